@@ -54,9 +54,7 @@ COMMANDS = {
         "Look", "queues:queues", "Show the queues: what they hold, and whether they are paused."
     ),
     "schedules": CommandEntry(
-        "Look",
-        "schedules:schedules",
-        "Show the schedules, what became of their ticks, and change them.",
+        "Look", "schedules:schedules", "Show the schedules, what became of their ticks, and change them."
     ),
     "workers": CommandEntry("Look", "jobs:workers", "Show the workers and their leases."),
     "top": CommandEntry("Look", "top:top", "Watch jobs, queues and workers live, and act by keys."),
@@ -89,8 +87,6 @@ COMMANDS = {
 
 
 class CommandGroup(click.Group):
-    """The commands of the table, each imported when it is asked for."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -48,7 +48,6 @@ LONGEST_ACTOR = 200  # bytes
 
 
 def read_length(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
-    """A duration: 90, 90s, 5m, 2h, 1d or 2w."""
     if text is None:
         return None
     length = read_duration(text)

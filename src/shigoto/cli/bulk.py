@@ -326,7 +326,6 @@ def _clear(
 
 
 def _count(engine: "Engine", page: JobFilter) -> dict[str, int]:
-    """How many match, by state."""
     states = DELETABLE if page.state is None else (page.state,)
     return {str(state): engine.run(engine.count(structs.replace(page, state=state))) for state in states}
 

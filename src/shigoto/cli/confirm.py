@@ -89,6 +89,5 @@ def jobs_and_schedules(count: int, schedules: int) -> str:
 
 
 def names(words: Sequence[str], most: int = SHOWN, between: str = ", ") -> str:
-    """The first of them, and how many more there are."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return between.join(words[:most]) + more

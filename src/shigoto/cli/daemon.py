@@ -108,7 +108,6 @@ def signals_interrupt() -> Generator[None]:
 
 
 def place_of(health: str | None) -> tuple[str, int] | None:
-    """The host and the port, as sockets take them."""
     if health is None:
         return None
     host, _, port = health.rpartition(":")
@@ -168,11 +167,7 @@ def _health_port(
     from shigoto.worker.state import lease_clock
 
     probe = Probe(lambda: app.engine, lease_clock())
-    metrics = metrics_if_shown(
-        app.bus,
-        lambda: app.engine,
-        more=lambda: [*ready_of(ready(probe)), *more()],
-    )
+    metrics = metrics_if_shown(app.bus, lambda: app.engine, more=lambda: [*ready_of(ready(probe)), *more()])
     port = HealthPort(*place, lambda: ready(probe), metrics)
 
     async def tell() -> None:
@@ -190,12 +185,7 @@ class ProcessSetup(Struct, frozen=True, kw_only=True):
     notice: str | None = None
 
 
-def run_here(
-    app: "Shigoto",
-    worker: "Runnable[ExitReport]",
-    setup: ProcessSetup,
-    beside: Beside,
-) -> int:
+def run_here(app: "Shigoto", worker: "Runnable[ExitReport]", setup: ProcessSetup, beside: Beside) -> int:
     """Run the worker, or the scheduler, to its end, and tell the exit code; `beside` runs as long as it does."""
     from asyncio import get_running_loop
 

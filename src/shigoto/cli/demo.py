@@ -237,7 +237,6 @@ class DemoRun:
             time.sleep(max(0.0, self._began + (beat + 1) * BEAT - time.monotonic()))
 
     def drain(self, watch: Watch) -> None:
-        """Wait until every job has ended, within reason."""
         deadline = time.monotonic() + DRAINS_WITHIN
         while time.monotonic() < deadline and self._workers.alive:
             snapshot = self._look("draining")
@@ -303,7 +302,6 @@ class Stories:
 
     @property
     def open(self) -> list[UUID]:
-        """The jobs whose end is not known yet."""
         return list(self._failures)
 
     def follow(self, id: UUID) -> None:
@@ -351,8 +349,6 @@ def _result(job: Job) -> object:
 
 
 class Screen:
-    """The picture, drawn over itself."""
-
     def __init__(self, canvas: Canvas, *, colour: bool) -> None:
         self._canvas = canvas
         self._colour = colour

@@ -79,12 +79,10 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def file(self) -> FileFacts | None:
-        """The store's file from outside, if it is one."""
         return None if self.checkup is None else self.checkup.file
 
     @property
     def server(self) -> ServerFacts | None:
-        """The store's server, if it has one that could be reached."""
         return None if self.checkup is None else self.checkup.server
 
     @property
@@ -178,7 +176,6 @@ def file_system(facts: DoctorFacts) -> Finding | None:
 
 
 def permissions(facts: DoctorFacts) -> Finding | None:
-    """Whether we may write the store, and others may not."""
     file = facts.file
     if file is None:
         return None
@@ -194,7 +191,6 @@ def permissions(facts: DoctorFacts) -> Finding | None:
 
 
 def space(facts: DoctorFacts) -> Finding | None:
-    """Whether the disk has room."""
     if facts.file is None or facts.file.free is None:
         return None
     free = facts.file.free
@@ -239,7 +235,6 @@ def journal(facts: DoctorFacts) -> Finding | None:
 
 
 def integrity(facts: DoctorFacts) -> Finding | None:
-    """Whether the pages of the file make sense, if somebody has looked."""
     if facts.store is None or facts.store.damage is None:
         return None
     if facts.store.damage:
@@ -328,7 +323,6 @@ def unserved_lanes(facts: DoctorFacts) -> Finding | None:
 
 
 def paused_queues(facts: DoctorFacts) -> Finding | None:
-    """Whether jobs wait in queues that somebody has paused."""
     waiting = {
         name: counts.pending
         for name, counts in facts.queues.items()
@@ -360,7 +354,6 @@ def isolated_jobs(facts: DoctorFacts) -> Finding | None:
 
 
 def quarantined_jobs(facts: DoctorFacts) -> Finding | None:
-    """Whether jobs were put away because they kill their process."""
     if not facts.quarantined:
         return None
     these = ("--kind", "crash_loop")
@@ -412,7 +405,6 @@ def _own(count: int) -> str:
 
 
 def failed_schedules(facts: DoctorFacts) -> Finding | None:
-    """Whether there are schedules that are not tried any more."""
     broken = [each for each in facts.schedules if each.failed]
     if not broken:
         return None

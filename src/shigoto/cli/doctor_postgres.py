@@ -43,7 +43,6 @@ def version(facts: DoctorFacts) -> Finding | None:
 
 
 def encoding(facts: DoctorFacts) -> Finding | None:
-    """Whether every text can be stored."""
     if facts.server is None or "server_encoding" not in facts.server.settings:
         return None
     found = facts.server.settings["server_encoding"]
@@ -79,7 +78,6 @@ def role(facts: DoctorFacts) -> Finding | None:
 
 
 def standby(facts: DoctorFacts) -> Finding | None:
-    """Whether anything can be written."""
     if facts.server is None or not facts.server.standby:
         return None
     text = "The server is a standby: nothing can be enqueued or settled there."
@@ -110,7 +108,6 @@ def clock(facts: DoctorFacts) -> Finding | None:
 
 
 def durability(facts: DoctorFacts) -> Finding | None:
-    """Whether what was committed stays."""
     if facts.server is None:
         return None
     settings = facts.server.settings
@@ -127,7 +124,6 @@ def durability(facts: DoctorFacts) -> Finding | None:
 
 
 def autovacuum(facts: DoctorFacts) -> Finding | None:
-    """Whether dead rows are removed at all."""
     if facts.server is None:
         return None
     off = [name for name in ("autovacuum", "track_counts") if facts.server.settings.get(name) == "off"]
@@ -163,7 +159,6 @@ def holders(facts: DoctorFacts) -> Finding | None:
 
 
 def dead_rows(facts: DoctorFacts) -> Finding | None:
-    """Whether the tables that all jobs pass through are cleaned in time."""
     if facts.server is None or not facts.server.tables:
         return None
     bloated = [table for table in facts.server.tables if _is_bloated(table)]
@@ -179,7 +174,6 @@ def dead_rows(facts: DoctorFacts) -> Finding | None:
 
 
 def indexes(facts: DoctorFacts) -> Finding | None:
-    """Whether all indexes are there, and good."""
     server = facts.server
     if server is None or facts.store is None:
         return None
@@ -197,7 +191,6 @@ def indexes(facts: DoctorFacts) -> Finding | None:
 
 
 def connections(facts: DoctorFacts) -> Finding | None:
-    """Whether there is room for as many connections as our processes may open."""
     server = facts.server
     if server is None:
         return None
@@ -222,7 +215,6 @@ def connections(facts: DoctorFacts) -> Finding | None:
 
 
 def pooler(facts: DoctorFacts) -> Finding | None:
-    """Whether something between us and the server stands in the way."""
     server = facts.server
     if server is None or not server.pooled:
         return None
@@ -260,7 +252,6 @@ def doorbell(facts: DoctorFacts) -> Finding | None:
 
 
 def timeouts(facts: DoctorFacts) -> Finding | None:
-    """Whether a client that hangs is cut off."""
     if facts.server is None or facts.server.settings.get("idle_in_transaction_session_timeout") != "0":
         return None
     text = f"A session of {facts.server.role} that hangs in a transaction keeps its locks for ever."

@@ -186,7 +186,6 @@ def discard_output() -> None:
 
 
 def can_redraw(stream: TextIO | None = None) -> bool:
-    """Whether the stream is a terminal that understands more than text."""
     return is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 

@@ -95,8 +95,6 @@ def _kept(length: timedelta | None) -> str:
 
 
 class Switched(NamedTuple):
-    """A queue that was paused or resumed, as it was just before."""
-
     name: str
     before: Queue | None
 

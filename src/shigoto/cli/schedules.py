@@ -89,12 +89,10 @@ def read_time(ctx: click.Context, option: click.Parameter, text: str | None) -> 
 
 
 def read_end(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | str | None:
-    """A time, or the word for none."""
     return text if text == NONE else read_time(ctx, option, text)
 
 
 def read_limit(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | str | None:
-    """A duration, or the word for none."""
     return text if text == NONE else read_length(ctx, option, text)
 
 
@@ -155,7 +153,6 @@ def plan_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def said_of_jobs(options: Mapping[str, Any]) -> list[str]:
-    """The flags of what was said of its jobs."""
     flags = {"arguments": "arg", "tags": "tag"}
     said = [name for name, value in options.items() if name not in PLAN and value not in (None, (), False)]
     return [f"--{flags.get(name, name).replace('_', '-')}" for name in said]
@@ -187,7 +184,6 @@ def split_names(ctx: click.Context, words: Sequence[str]) -> tuple[str | None, l
 
 
 def split_one(ctx: click.Context, words: Sequence[str], *, hint: str = "") -> tuple[str | None, str]:
-    """The store and the one name after it. Raises a usage error."""
     store, names = split_store(words)
     _expect_name(ctx, store, names, hint)
     if len(names) > 1:
@@ -210,7 +206,6 @@ def audited_schedules(app: "Shigoto") -> "Schedules":
 
 @contextmanager
 def opened_schedules(ctx: click.Context, store: str | None) -> "Generator[Schedules]":
-    """The schedules of a store that is there."""
     with closing(target_of(ctx).app_of_store(store)) as app:
         yield audited_schedules(app)
 
@@ -294,7 +289,6 @@ def record_of(record: ScheduleRecord) -> dict[str, object]:
 
 
 def page(record: ScheduleRecord, width: int | None) -> list[str]:
-    """All about one schedule, for people."""
     lines = [f"{click.style(record.name, bold=True)}: {output.one_line(record.when)}", ""]
     for label, text in facts_of(record):
         later = " " * (LABEL + 2)
@@ -380,7 +374,6 @@ def preview_of(given: Definition, tz: str, since: Millis, to: Millis | None, lim
 
 
 def history_table(ticks: Sequence[TickRecord], tz: str, width: int | None) -> list[str]:
-    """A line per entry, the newest first."""
     columns = [
         Column("tick"),
         Column("outcome", paint=output.painter(OUTCOME_COLOURS)),
@@ -743,7 +736,6 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first word, or a usage error that suggests one."""
         if args and args[0] not in self.commands and not ctx.resilient_parsing:
             ctx.fail(f"There is no command 'schedules {args[0]}'.{nearest(args[0], tuple(self.commands))}")
         return super().resolve_command(ctx, args)

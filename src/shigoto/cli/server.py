@@ -125,7 +125,6 @@ server.params += [option for option in worker.params if option.name in SHARED]
 
 
 def expect_extra() -> None:
-    """Raise an error if what the service is made of is not installed."""
     missing = [name for name in ("fastapi", "uvicorn", "httptools") if find_spec(name) is None]
     if missing:
         raise click.ClickException(

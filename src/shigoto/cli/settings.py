@@ -73,7 +73,6 @@ class SettingsFolder:
 
     @cached_property
     def settings(self) -> FileSettings:
-        """What the files say. Raises SettingsError."""
         return read_settings()
 
 
@@ -316,7 +315,6 @@ def _expected(option: click.Option) -> "tuple[type | tuple[type, ...], str]":
 
 
 def _has_others(value: object) -> bool:
-    """Whether it is a list of anything but strings."""
     return _is_list(value) and not all(isinstance(each, str) for each in value)
 
 
@@ -335,7 +333,6 @@ def _is_list(value: object) -> TypeGuard[list[object]]:
 
 
 def _shown(value: object) -> str:
-    """A value as TOML has it, in short."""
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else without_secrets(repr(value))
     return text if len(text) <= 60 else f"{text[:60]}…"
 

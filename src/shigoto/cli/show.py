@@ -68,8 +68,6 @@ class Story(Struct, frozen=True, kw_only=True):
 
 
 def story_op(engine: "Engine", job: Job) -> Op[Story]:
-    """The story of a job, read in one go."""
-
     def steps() -> Steps[Story]:
         [fresh] = yield from engine.get([job.id]).start()
         if fresh is None:
@@ -339,7 +337,6 @@ def _limits(job: Job, now: datetime, *, brief: bool) -> Iterator[str]:
 
 
 def timeline(story: Story, now: datetime, *, brief: bool) -> list[str]:
-    """What has happened, oldest first, a line each."""
     job = story.job
     events = [(job.created_at, "created")]
     if job.run_at != job.created_at:

@@ -53,8 +53,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Size(NamedTuple):
-    """How large a terminal is, in cells."""
-
     columns: int
     lines: int
 

@@ -48,13 +48,7 @@ LAST_WAIT = 2.0  # seconds that an action has to end when the view is left or pu
 
 class Loop:
     def __init__(
-        self,
-        engine: "Engine",
-        terminal: Terminal,
-        *,
-        store: str,
-        interval: float,
-        colour: bool,
+        self, engine: "Engine", terminal: Terminal, *, store: str, interval: float, colour: bool
     ) -> None:
         self._engine = engine
         self._terminal = terminal

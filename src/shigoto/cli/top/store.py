@@ -68,8 +68,6 @@ class TopSnapshot(Struct, frozen=True, kw_only=True):
 
 
 def snapshot_op(engine: "Engine", query: TopQuery) -> Op[TopSnapshot]:
-    """The snapshot for a query, read in one go."""
-
     page = panel_filter(query.filtered)  # now and not once: `since:5m` is another moment at every query
 
     def steps() -> Steps[TopSnapshot]:
@@ -548,7 +546,6 @@ def asked(choices: Choices, action: RetryAll) -> Choices:
 
 
 def done(choices: Choices, text: str, *, bad: bool = False) -> Choices:
-    """The view after an action has ended, well or not."""
     return structs.replace(choices, busy=None, told=ViewMessage(text, bad))
 
 

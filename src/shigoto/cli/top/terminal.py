@@ -55,24 +55,9 @@ LONGEST = 4_000  # bytes of a paste
 KEY_PATIENCE = 0.05  # seconds in which the rest of a key follows its escape
 PATIENCE = 1.0  # seconds for the rest of anything that cannot be the escape key, or a letter with Alt
 
-LETTERS = {
-    b"A": "up",
-    b"B": "down",
-    b"C": "right",
-    b"D": "left",
-    b"F": "end",
-    b"H": "home",
-    b"Z": "back_tab",
-}
+LETTERS = {b"A": "up", b"B": "down", b"C": "right", b"D": "left", b"F": "end", b"H": "home", b"Z": "back_tab"}
 LETTERS_ALONE = {**LETTERS, b"M": "enter"}  # of the number pad
-NUMBERS = {
-    b"1": "home",
-    b"4": "end",
-    b"5": "page_up",
-    b"6": "page_down",
-    b"7": "home",
-    b"8": "end",
-}
+NUMBERS = {b"1": "home", b"4": "end", b"5": "page_up", b"6": "page_down", b"7": "home", b"8": "end"}
 CONTROLS = {
     "\t": "tab",
     "\n": "enter",

@@ -36,11 +36,7 @@ from shigoto.model.worker import WorkerRecord
 
 MARK, NO_MARK = "> ", "  "
 BAR = 10  # cells
-NO_ROWS = {
-    Panel.QUEUES: "no queue yet",
-    Panel.RUNNING: "no job runs",
-    Panel.FAILURES: "no job has failed",
-}
+NO_ROWS = {Panel.QUEUES: "no queue yet", Panel.RUNNING: "no job runs", Panel.FAILURES: "no job has failed"}
 
 LEAST = Size(40, 10)
 LOW = 16  # lines, below which the totals are left out, and messages are cut to one line
@@ -104,11 +100,7 @@ class Panels:
         return rows.index(chosen) if panel is self._choices.panel and chosen in rows else None
 
     def _title(self, panel: Panel, width: int) -> str:
-        words = {
-            Panel.QUEUES: "Queues",
-            Panel.RUNNING: "Running",
-            Panel.FAILURES: "Last failures",
-        }[panel]
+        words = {Panel.QUEUES: "Queues", Panel.RUNNING: "Running", Panel.FAILURES: "Last failures"}[panel]
         focus = panel is self._choices.panel
         if not (count := len(rows_of(self._snapshot, panel))):
             words += f": {self._nothing(panel)}"
