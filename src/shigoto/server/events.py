@@ -121,7 +121,6 @@ class Feed:
         return Subscription(self, after)
 
     def close(self) -> None:
-        """Let nobody wait any more."""
         self._closed = True
         for heard in [each for waiting in self._waiting.values() for each in waiting]:
             heard.set()
@@ -139,7 +138,6 @@ class Feed:
         return self._closed
 
     def join(self, subscription: "Subscription") -> None:
-        """Hand on to it what is seen from now on."""
         if self._closed:
             subscription.close()
             return

@@ -303,11 +303,7 @@ def events_of(job: Job, attempts: Sequence[Attempt]) -> JobEvents:
         events.append(JobEvent(at=each.started_at, event="started", run=each.token))
         events.append(
             JobEvent(
-                at=each.finished_at,
-                event="attempt",
-                run=each.token,
-                outcome=each.outcome,
-                error=each.error,
+                at=each.finished_at, event="attempt", run=each.token, outcome=each.outcome, error=each.error
             )
         )
     if job.started_at is not None and job.started_at not in [each.started_at for each in attempts]:

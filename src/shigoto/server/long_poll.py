@@ -213,11 +213,7 @@ async def _give_back(service: "Service", worker: UUID, leases: Sequence[Lease]) 
     if leases:
         released = [
             Settlement(
-                number=lease.number,
-                token=lease.token,
-                queue=lease.queue,
-                ending=Ending.RELEASED,
-                ran=False,
+                number=lease.number, token=lease.token, queue=lease.queue, ending=Ending.RELEASED, ran=False
             )
             for lease in leases
         ]

@@ -151,7 +151,6 @@ def problem_of(error: ShigotoError) -> Problem:
 
 
 def response_to(error: ShigotoError) -> Response:
-    """The whole answer to an error."""
     problem = problem_of(error)
     headers: dict[str, str] = {}
     if problem.status == 401:

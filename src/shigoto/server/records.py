@@ -72,7 +72,6 @@ ENDING = frozenset({"settle", "cancel", "bury", "sweep", "leave"})
 
 
 async def ask(request: Request) -> Response:
-    """One verb."""
     service, name = the_service(request), request.path_params["verb"]
     verb = VERBS.get(name)
     if verb is None:

@@ -166,12 +166,10 @@ class RemoteWorkers:
 
 
 def owner_of(caller: Caller) -> str | None:
-    """Whom a worker belongs to that the caller registers."""
     return None if caller.token is None else caller.token.id
 
 
 def fenced(worker: UUID) -> WorkerFenced:
-    """What a worker hears that is no longer one."""
     return WorkerFenced(
         f"The worker {worker} is not known, or was given up because it was silent for too long. Its jobs are others'"
         " now. Register anew."

@@ -243,7 +243,6 @@ class Remembered(Generic[T]):
         self._forgotten = 0  # times
 
     async def get(self) -> T:
-        """The value. Raises what reading it raises."""
         if _loop_time() - self._read_at < FRESH_FOR:
             return self._value
         if self._reading is None or self._reading.done():

@@ -139,7 +139,6 @@ def record_in_list(task: AnyTask, schedules: "Sequence[Declared]" = ()) -> TaskR
 
 
 def kind_of(schedules: "Sequence[Declared]") -> str:
-    """What makes it run, as far as the code says so."""
     return "scheduled" if schedules else "on demand"
 
 

@@ -102,7 +102,6 @@ def revoke_op(engine: Engine, word: str, *, actor: str) -> Op[Token]:
 
 
 def _now(engine: Engine) -> Steps[Millis]:
-    """Store time."""
     _, now = yield from engine.registry.happened(FeedPosition(0), 0, 0).start()
     return now
 

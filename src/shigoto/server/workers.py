@@ -98,11 +98,7 @@ async def register_worker(request: Request, caller: WorkerCaller) -> Response:
         isolates=said.isolates,
     )
     await service.remote_workers.register(caller, announcement, new=said.id is None)
-    registered = WorkerRegistered(
-        worker=worker,
-        lease=said.lease,
-        beat_every=round(said.lease / 3, 3),
-    )
+    registered = WorkerRegistered(worker=worker, lease=said.lease, beat_every=round(said.lease / 3, 3))
     return answer(registered, 201)
 
 
