@@ -4,7 +4,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -13,12 +13,38 @@ from shigoto.cli import output
 SHOWN = 10  # jobs named in a line of a report
 
 
+class StatusLine:
+    """A line on standard error that is drawn over itself while somebody looks, and cleared at the end."""
+
+    def __init__(self, *, wanted: bool = True) -> None:
+        self.is_drawn = wanted and output.can_redraw(sys.stderr)
+        self._shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the line, if it was drawn."""
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def draw(self, text: str) -> None:
+        """Show the text, as much of it as there is room for: a line that wraps could not be drawn over."""
+        if self.is_drawn:
+            start, self._shown = "\r\x1b[K" if self._shown else "\r", True
+            room = (output.width_of(sys.stderr) or len(text) + 1) - 1
+            click.echo(f"{start}{output.clip(text, room)}", nl=False, err=True)
+
+
 class ProgressBar:
     """How far long work is: a bar where somebody looks. Ctrl-C ends it after the batch in hand, a second at once."""
 
     def __init__(self, whole: int, *, batch: int) -> None:
         self._whole = whole
-        self._drawn = whole > batch and output.can_redraw(sys.stderr)
+        self._line = StatusLine(wanted=whole > batch)
         self._asked = False
         self._former: Any = None
         self.interrupted = False
@@ -31,17 +57,12 @@ class ProgressBar:
     def __exit__(self, *_: object) -> None:
         if self._former is not None:
             signal.signal(signal.SIGINT, self._former)
-        if self._drawn:
-            click.echo("\r\x1b[K", nl=False, err=True)
+        self._line.clear()
 
     def after_batch(self, done: int) -> bool:
         """Show how many are done, and say whether to go on."""
-        if self._drawn:
-            share = min(1.0, done / self._whole)
-            text = f"{output.bar(share)} {done} of {self._whole}"
-            # A line that wraps could not be drawn over.
-            room = (output.width_of(sys.stderr) or len(text) + 1) - 1
-            click.echo(f"\r{output.clip(text, room)}", nl=False, err=True)
+        share = min(1.0, done / self._whole) if self._whole else 1.0
+        self._line.draw(f"{output.bar(share)} {done} of {self._whole}")
         self.interrupted = self._asked
         return not self.interrupted
 
@@ -71,6 +92,11 @@ def print_or_warn(say: Callable[[], None], done: str) -> None:
     except OSError as error:
         output.discard_output()
         click.echo(f"Warning: standard output cannot be written: {error.strerror}. {done}", err=True)
+
+
+def print_result(record: object, text: str, *, as_json: bool, done: str | None = None) -> None:
+    """Print what was done, for programs or for people; `done` is what to say of it if that cannot be written."""
+    print_or_warn(lambda: output.print_json(record) if as_json else click.echo(text), done or text)
 
 
 def counted(count: int, state: str) -> str:

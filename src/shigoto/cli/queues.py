@@ -9,7 +9,7 @@ import click
 
 from shigoto.cli import output
 from shigoto.cli.arguments import audited, misuse
-from shigoto.cli.confirm import print_or_warn
+from shigoto.cli.confirm import print_result
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, split_store, suggest, takes_target, target_of
 from shigoto.options import check_name
@@ -147,13 +147,5 @@ def _switch(ctx: click.Context, words: Sequence[str], *, paused: bool, as_json: 
                 engine.run(pause_op(audited(engine), name, paused=paused))
             switched.append(Switched(name, before.get(name)))
     told = [one.sentence(paused=paused) for one in switched]
-
-    def say() -> None:
-        if as_json:
-            output.print_json(
-                [{"queue": one.name, "paused": paused, "known": one.before is not None} for one in switched]
-            )
-        else:
-            click.echo("\n".join(told))
-
-    print_or_warn(say, " ".join(told))
+    records = [{"queue": one.name, "paused": paused, "known": one.before is not None} for one in switched]
+    print_result(records, "\n".join(told), as_json=as_json, done=" ".join(told))

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 
 from shigoto.cli import output
 from shigoto.cli.arguments import audited, hinting_at_texts, read_arguments, read_length, read_object
-from shigoto.cli.confirm import print_or_warn
+from shigoto.cli.confirm import print_result
 from shigoto.cli.jobs import ActionResult, act_on_each, expect_known
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
@@ -562,7 +562,7 @@ def add(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options:
         raise click.UsageError("Which task? Write its name after that of the schedule.", ctx)
     with opened_app(ctx, store, existing=False) as app:
         record = audited_schedules(app).add(said.name, call_of(app, said, options), **plan_of(options))
-    _tell_changed(record, f"Schedule {record.name} is added: {_next(record)}.", as_json=as_json)
+    print_result(record_of(record), f"Schedule {record.name} is added: {_next(record)}.", as_json=as_json)
 
 
 @click.command()
@@ -596,7 +596,7 @@ def update(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
     with opened_app(ctx, store, existing=True) as app:
         call = None if said.task is None else call_of(app, said, options)
         record = audited_schedules(app).update(said.name, call=call, **plan)
-    _tell_changed(record, f"Schedule {record.name} is changed: {_next(record)}.", as_json=as_json)
+    print_result(record_of(record), f"Schedule {record.name} is changed: {_next(record)}.", as_json=as_json)
 
 
 @click.command()
@@ -665,9 +665,7 @@ def run_now(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> Non
     with opened_app(ctx, store, existing=True) as app:
         job = audited_schedules(app).run_now(name)
     text = f"Job {job} of schedule {name} is stored."
-    print_or_warn(
-        lambda: output.print_json({"schedule": name, "job": job}) if as_json else click.echo(text), text
-    )
+    print_result({"schedule": name, "job": job}, text, as_json=as_json)
 
 
 @click.command()
@@ -690,17 +688,11 @@ def backfill(
         tz = app.schedules.get(name).tz
         stored = audited_schedules(app).backfill(name, with_zone(since, tz), with_zone(to, tz))
     text = f"{len(stored)} tick{'' if len(stored) == 1 else 's'} of schedule {name} fired."
-    print_or_warn(
-        lambda: output.print_json({"schedule": name, "jobs": stored}) if as_json else click.echo(text), text
-    )
+    print_result({"schedule": name, "jobs": stored}, text, as_json=as_json)
 
 
 def _next(record: ScheduleRecord) -> str:
     return "never due again" if record.next_at is None else f"due next at {output.iso(record.next_at)}"
-
-
-def _tell_changed(record: ScheduleRecord, text: str, *, as_json: bool) -> None:
-    print_or_warn(lambda: output.print_json(record_of(record)) if as_json else click.echo(text), text)
 
 
 def _each(
