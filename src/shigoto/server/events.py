@@ -23,7 +23,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from msgspec import Struct, json
+from msgspec import Struct, json, structs
 
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import RequestError, RequestInvalid, ServerStopping, StoreError
@@ -433,17 +433,9 @@ async def _lines(
 
 
 def _told(each: Happening) -> bytes:
-    event = FeedEvent(
-        id=each.id,
-        number=each.place.number,
-        task=each.task,
-        queue=each.queue,
-        tenant=each.tenant,
-        outcome=each.outcome,
-        failure_kind=each.failure_kind,
-        final=each.final,
-        at=to_datetime(each.place.at),
-    )
+    said = structs.asdict(each)
+    del said["place"]
+    event = FeedEvent(number=each.place.number, at=to_datetime(each.place.at), **said)
     return _event("ended" if each.final else "attempt", each.place, event)
 
 

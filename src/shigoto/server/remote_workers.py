@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import Forbidden, WorkerFenced
-from shigoto.model.worker import Announcement
+from shigoto.model.worker import Announcement, WorkerRecord
 from shigoto.server.auth import Caller, heard
 
 READ_EVERY = 10.0  # seconds
@@ -31,6 +31,12 @@ class RemoteWorker(Struct, frozen=True, kw_only=True):
     isolates: bool
     owner: str | None
     lease: float | None = None
+
+    @classmethod
+    def of(cls, said: Announcement | WorkerRecord, lease: float | None) -> "RemoteWorker":
+        return cls(
+            tasks=said.tasks, queues=said.queues, isolates=said.isolates, owner=said.owner, lease=lease
+        )
 
 
 class RemoteWorkers:
@@ -110,16 +116,7 @@ class RemoteWorkers:
         if not new and (await engine.arun(engine.beat(worker, None))).fenced:
             self.drop(worker)
             raise fenced(worker)
-        self.add(
-            worker,
-            RemoteWorker(
-                tasks=own.tasks,
-                queues=own.queues,
-                isolates=own.isolates,
-                owner=own.owner,
-                lease=own.lease / 1000,
-            ),
-        )
+        self.add(worker, RemoteWorker.of(own, own.lease / 1000))
 
     async def _found(self, worker: UUID) -> RemoteWorker | None:
         await self._recall(READ_EVERY)
@@ -148,14 +145,7 @@ class RemoteWorkers:
         self._added_at = {worker: at for worker, at in self._added_at.items() if at >= asked_at}
         missed = {worker: self._entries[worker] for worker in self._added_at if worker in self._entries}
         self._entries = missed | {
-            record.id: RemoteWorker(
-                tasks=record.tasks,
-                queues=record.queues,
-                isolates=record.isolates,
-                owner=record.owner,
-                lease=self._leases.get(record.id),
-            )
-            for record in records
+            record.id: RemoteWorker.of(record, self._leases.get(record.id)) for record in records
         }
         for remote in self._entries.values():
             self._note_isolated(remote)

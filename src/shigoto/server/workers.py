@@ -76,6 +76,10 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["workers"])
 
 MOST_CANCELS = 1_000
+# Fields of a lease that workers see as they are.
+SAME = frozenset(WorkItem.__struct_fields__) & frozenset(Lease.__struct_fields__) - {
+    "run_at", "claimed_at", "timeout", "tags", "meta", "checkpoint", "payload",
+}  # fmt: skip
 
 
 @router.post(
@@ -342,25 +346,14 @@ def _lost(id: UUID) -> LeaseLost:
 
 def _item(lease: Lease) -> WorkItem:
     return WorkItem(
-        id=lease.id,
-        number=lease.number,
-        token=lease.token,
-        task=lease.task,
-        queue=lease.queue,
-        tenant=lease.tenant,
-        attempt=lease.attempt,
-        failures=lease.failures,
-        max_failures=lease.max_failures,
-        priority=lease.priority,
+        **{name: getattr(lease, name) for name in SAME},
         run_at=to_datetime(lease.run_at),
         claimed_at=to_datetime(lease.claimed_at),
         timeout=None if not lease.timeout else lease.timeout / 1000,
-        key=lease.key,
         tags=_json(lease.tags) or [],
         meta=_json(without_mark(lease.meta)),
         checkpoint=as_json(lease.checkpoint),
         payload=_json(lease.payload),
-        alone=lease.alone,
     )
 
 
