@@ -116,11 +116,18 @@ def _close(mover: Mover) -> None:
         mover.run(mover.shut(move_lock))
         mover.run(mover.wipe())  # of an import that was killed
         return
-    expect_empty(mover, "Nothing was imported")
-    mover.run(mover.shut(MoveLock(kind="filling", move=uuid4().hex, other=A_FILE)))
+    lock_empty(mover, A_FILE, "Nothing was imported")
+
+
+def lock_empty(mover: Mover, other: str, so_far: str) -> MoveLock:
+    """Close an empty store that is to be filled from the other. Raises StoreRefused if it is not empty."""
+    expect_empty(mover, so_far)
+    move_lock = MoveLock(kind="filling", move=uuid4().hex, other=other)
+    mover.run(mover.shut(move_lock))
     if not mover.run(mover.is_empty()):  # something came in between the two
         mover.run(mover.open())
-        expect_empty(mover, "Nothing was imported")
+        expect_empty(mover, so_far)
+    return move_lock
 
 
 def expect_empty(mover: Mover, so_far: str) -> None:

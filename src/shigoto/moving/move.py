@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Literal
-from uuid import uuid4
 
 from msgspec import Struct
 
@@ -24,7 +23,7 @@ from shigoto.engine.movable import BLOCK, Kind, MoveLock, Mover, mover_of
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreRefused
 from shigoto.model.record import LARGEST, Weight, portions
-from shigoto.moving.files import A_FILE, expect_empty
+from shigoto.moving.files import A_FILE, lock_empty
 
 Phase = Literal["copying", "draining", "closing", "moved"]
 
@@ -139,13 +138,7 @@ class StoreMove:
             if left.kind == "moved" and left.other == self._new.shown:
                 return None
             raise self._elsewhere(left)
-        expect_empty(self._new, "Nothing was moved")
-        move_lock = MoveLock(kind="filling", move=uuid4().hex, other=self._old.shown)
-        self._new.run(self._new.shut(move_lock))
-        if not self._new.run(self._new.is_empty()):  # something came in between the two
-            self._new.run(self._new.open())
-            expect_empty(self._new, "Nothing was moved")
-        return move_lock
+        return lock_empty(self._new, self._old.shown, "Nothing was moved")
 
     def _expect_from_old(self, move_lock: MoveLock) -> None:
         if (move_lock.kind, move_lock.other) != ("filling", self._old.shown):
