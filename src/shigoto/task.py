@@ -62,7 +62,8 @@ class Declaration:
     def __init__(self, fn: Callable[..., Any], given: TaskOptions) -> None:
         self.fn = fn
         self.name = _name(fn, given.get("name"))
-        self.aliases = _aliases(given.get("aliases", ()))
+        aliases = several("aliases", given.get("aliases", ()))
+        self.aliases = tuple(check_name(alias, "The alias") for alias in aliases)
         self.changes = check_task_options(given, where=f"task {self.name!r}")
         self.takes_context = check_shape(fn, task=self.name, context_type=Context)
         self.is_async = iscoroutinefunction(fn)
@@ -360,10 +361,6 @@ class Tasks:
     def join(self, app: "Shigoto") -> None:
         """Give tasks that are still to be declared to an app; for `Shigoto.include`."""
         self._app = app
-
-
-def _aliases(given: object) -> tuple[str, ...]:
-    return tuple(check_name(alias, "The alias") for alias in several("aliases", given))
 
 
 def _name(fn: Callable[..., Any], given: str | None) -> str:

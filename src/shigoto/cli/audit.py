@@ -11,11 +11,9 @@ from shigoto.cli import output
 from shigoto.cli.jobs import ROWS
 from shigoto.cli.output import Column
 from shigoto.cli.target import suggest, takes_target, target_of
-from shigoto.filters import MAX_PAGE
+from shigoto.filters import MAX_NUMBER, MAX_PAGE
 from shigoto.model.service import AuditEntry
 from shigoto.model.time import to_datetime
-
-MOST = 2**63 - 1  # an entry's number
 
 
 @click.command()
@@ -27,7 +25,7 @@ MOST = 2**63 - 1  # an entry's number
 @click.option("--limit", default=ROWS, show_default=True, type=click.IntRange(1, MAX_PAGE), help="How many.")
 @click.option(
     "--before",
-    type=click.IntRange(0, MOST),
+    type=click.IntRange(0, MAX_NUMBER),
     metavar="NUMBER",
     help="Only older ones than the entry of this number: the next page.",
 )

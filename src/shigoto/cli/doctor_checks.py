@@ -424,7 +424,7 @@ def overdue_schedules(facts: DoctorFacts) -> Finding | None:
     if not late:
         return None
     late.sort(key=lambda each: (each.look_at or 0, each.name))
-    told = names([f"{each.name} (by {span(_late_by(each, facts))})" for each in late])
+    told = names([f"{each.name} (by {span(facts.now - to_datetime(each.look_at or 0))})" for each in late])
     remedy = (
         "None of the workers ticks, or none knows their code: some are told not to, and one that drains never does."
         f" Start one that does: {facts.hint.command('worker')}."
@@ -474,10 +474,6 @@ def _is_overdue(schedule: Schedule, facts: DoctorFacts) -> bool:
 
 def _is_undeclared(schedule: Schedule, facts: DoctorFacts) -> bool:
     return bool(schedule.origin) and schedule.declared_at < to_millis(facts.now) - HEARD_WITHIN
-
-
-def _late_by(schedule: Schedule, facts: DoctorFacts) -> timedelta:
-    return facts.now - to_datetime(schedule.look_at or 0)
 
 
 def _schedules_in_words(some: Sequence[Schedule]) -> str:

@@ -161,7 +161,8 @@ def holders(facts: DoctorFacts) -> Finding | None:
 def dead_rows(facts: DoctorFacts) -> Finding | None:
     if facts.server is None or not facts.server.tables:
         return None
-    bloated = [table for table in facts.server.tables if _is_bloated(table)]
+    many = [table for table in facts.server.tables if table.dead > MANY_DEAD]
+    bloated = [table for table in many if table.busy or table.dead > table.live]
     if not bloated:
         return Finding("dead rows", Level.OK, "Dead rows are removed in time.")
     told = [f"{table.dead} in {table.name} ({_vacuumed(facts, table)})" for table in bloated]
@@ -273,10 +274,6 @@ def _told(holder: HolderFacts) -> str:
 def _hidden(unseen: int, others: Sequence[str]) -> str:
     sessions = [] if not unseen else [f"{unseen} session{'' if unseen == 1 else 's'} of others"]
     return ", ".join([*sessions, *others])
-
-
-def _is_bloated(table: TableFacts) -> bool:
-    return table.dead > MANY_DEAD and (table.busy or table.dead > table.live)
 
 
 def _vacuumed(facts: DoctorFacts, table: TableFacts) -> str:

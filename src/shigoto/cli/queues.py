@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import timedelta
 from typing import NamedTuple
 
 import click
@@ -80,18 +79,15 @@ def _row(queue: Queue, *, limited: bool) -> list[str]:
     counts = queue.counts
     numbers = (counts.scheduled, counts.processing, counts.failed, counts.completed)
     kept = (queue.keep_completed_for, queue.keep_failed_for, queue.keep_cancelled_for)
+    spans = ["default" if length is None else output.span(length) for length in kept]
     return [
         output.one_line(queue.name),
         PAUSED if queue.paused else OPEN,
         str(counts.pending),
         *(["" if queue.max_pending is None else str(queue.max_pending)] if limited else []),
         *(str(number) for number in numbers),
-        "default" if kept == (None, None, None) else ", ".join(_kept(length) for length in kept),
+        "default" if kept == (None, None, None) else ", ".join(spans),
     ]
-
-
-def _kept(length: timedelta | None) -> str:
-    return "default" if length is None else output.span(length)
 
 
 class Switched(NamedTuple):

@@ -259,7 +259,12 @@ def read_lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, Line]]:
         number += 1
         line = _decoded(text, file, number)
         if (number == 1) != isinstance(line, Header):
-            raise BadLine(file, number, _misplaced(number))
+            reason = (
+                "an export begins with a header, and this does not"
+                if number == 1
+                else "it is a second header"
+            )
+            raise BadLine(file, number, reason)
         if isinstance(line, JobRecord):
             jobs += 1
             if line.number <= last:
@@ -335,10 +340,6 @@ def _miscounted(end: End, jobs: int, schedules: int) -> str:
     if end.schedules != schedules:
         return f"it counts {end.schedules} schedules, and there were {schedules}"
     return ""
-
-
-def _misplaced(number: int) -> str:
-    return "an export begins with a header, and this does not" if number == 1 else "it is a second header"
 
 
 def _contradiction(job: JobRecord) -> str:

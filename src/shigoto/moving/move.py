@@ -166,7 +166,7 @@ class StoreMove:
 
     def _copy_while_it_works(self) -> None:
         for page in _pages(self._new, finished=False):  # of a move that was interrupted at its end
-            self._remove(page)
+            self._new.run(self._new.remove([number for number, _ in page]))
         copy_schedules(self._old, self._new)
         for _ in range(PASSES):
             if self._copy_finished("copying") <= FEW:
@@ -231,9 +231,6 @@ class StoreMove:
             self._new.run(self._new.put(wanted, taking_keys=True))
             self._copied += len(records)
             self._tell(MoveProgress(phase, self._copied, max(whole, self._copied)))
-
-    def _remove(self, page: list[Weight]) -> None:
-        self._new.run(self._new.remove([number for number, _ in page]))
 
     def _expect_same(self) -> None:
         """Raise if the two stores differ, now that nothing changes in either."""

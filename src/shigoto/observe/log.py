@@ -438,7 +438,7 @@ _BY_LEVEL: dict[int, dict[type[Event], _Sentence]] = {
             " Start one whose app does, then redrive them"
         ),
         events.TickPassed: lambda e: (
-            f"{e.worker}: Schedule {e.schedule}: {e.count} {_ticks(e.count)} {e.outcome}"
+            f"{e.worker}: Schedule {e.schedule}: {e.count} {'tick was' if e.count == 1 else 'ticks were'} {e.outcome}"
         ),
         events.SchedulerDegraded: lambda e: (
             f"Scheduler {e.worker} is degraded: it cannot reach its store, fires nothing, and keeps trying: {e.error}"
@@ -493,7 +493,3 @@ def some_of(names: Iterable[str]) -> str:
 def _schedules(names: Sequence[str]) -> str:
     named = some_of(names)
     return f"Schedule {named} is" if len(names) == 1 else f"{len(names)} schedules ({named}) are"
-
-
-def _ticks(count: int) -> str:
-    return "tick was" if count == 1 else "ticks were"

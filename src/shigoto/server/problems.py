@@ -136,7 +136,7 @@ def handle_all(app: FastAPI) -> None:
         RequestValidationError: _of_parameters,
         HTTPException: _of_routing,
         ClientDisconnect: _of_the_gone,
-        Exception: _of_nobody,
+        Exception: _of_ours,
     }
     for kind, handle in handlers.items():
         app.add_exception_handler(kind, handle)
@@ -201,10 +201,6 @@ def _methods_at(request: Request) -> set[str]:
 async def _of_the_gone(_: Request, error: Exception) -> Response:
     """The client went away before it had said all: nobody hears this, and it is nobody's fault here."""
     return response_to(errors.RequestMalformed("The request was not sent to its end."))
-
-
-async def _of_nobody(_: Request, error: Exception) -> Response:
-    return response_to(_unexpected(error))
 
 
 def _unexpected(error: Exception) -> errors.ServerError:

@@ -27,6 +27,7 @@ from shigoto.model.errors import OptionInvalid, PayloadInvalid, PayloadTooLarge,
 from shigoto.model.job import MAX_META, MAX_PRIORITY, MIN_PRIORITY, JobFilter, JobSpec
 from shigoto.model.schedule import Change
 from shigoto.model.text import storable
+from shigoto.model.time import LONGEST
 from shigoto.model.worker import Announcement, Death, LogTail, Report, Settlement, SweepOrder
 from shigoto.options import (
     LAST_INSTANT,
@@ -54,7 +55,6 @@ COUNTED = frozenset({"token", "revision", "seen", "errors", "count", "counts", "
 OF_JOBS = frozenset({"before", "after", "numbers", "number"})
 FAR = 2**53  # of an instant of a schedule, either way: what it means is for those above to say
 
-LONGEST = 100 * 366 * 86_400_000  # milliseconds
 LONGEST_LEASE = 86_400_000  # milliseconds
 MOST_FAILURES = 1_000_000
 MOST_SLOTS = 1_000_000

@@ -127,7 +127,7 @@ def _shown(service: "Service", caller: Caller, name: str, value: Any) -> Any:
     """The value, as far as the caller may know of it. Raises Forbidden."""
     match name:
         case "get":
-            return [_seen(caller, job) for job in value]
+            return [job if job is not None and sees(caller, job.queue, job.tenant) else None for job in value]
         case "stats" | "oldest":
             expect_no_tenant(caller)
             return {queue: told for queue, told in value.items() if allows_queue(caller, queue)}
@@ -204,7 +204,3 @@ def _wanted(caller: Caller, want: Want) -> Want:
 def _without_secrets(caller: Caller, job: Job) -> Job:
     """The job, with its secrets for those alone who may do everything with it: a rerun needs them."""
     return job if caller.may("admin") else replace(job, payload=masked_payload(job.payload, job.meta))
-
-
-def _seen(caller: Caller, job: Job | None) -> Job | None:
-    return job if job is not None and sees(caller, job.queue, job.tenant) else None

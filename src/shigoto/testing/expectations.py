@@ -82,7 +82,8 @@ class Search(Struct, frozen=True):
         words = [f"job of {self.names[0]!r}" if self.names else "job"]
         given = self.args if self.payload is None else self.payload
         if given or self.payload is not None:
-            words.append(f"with {_listed(given) or 'no arguments'}")
+            listed = ", ".join(f"{name}={shown(value)}" for name, value in given.items())
+            words.append(f"with {listed or 'no arguments'}")
         words += described(self.options)
         words += [f"with {name} {shown(value)}" for name, value in self.exact.items()]
         words += [] if self.tag is None else [f"with tag {self.tag!r}"]
@@ -266,10 +267,6 @@ def _unequal(name: str, wanted: Mapping[str, Any], got: Mapping[str, Any]) -> st
 def _excerpt(text: str, where: int) -> str:
     start, stop = where - AROUND // 3, where + AROUND
     return f"…{text[start:stop]}{'…' if stop < len(text) else ''}"
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
 class Case(Struct, frozen=True):

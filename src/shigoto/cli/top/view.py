@@ -103,7 +103,8 @@ class Panels:
         words = {Panel.QUEUES: "Queues", Panel.RUNNING: "Running", Panel.FAILURES: "Last failures"}[panel]
         focus = panel is self._choices.panel
         if not (count := len(rows_of(self._snapshot, panel))):
-            words += f": {self._nothing(panel)}"
+            is_filtered = self._choices.filtered and panel is not Panel.QUEUES
+            words += f": {'none that matches' if is_filtered else NO_ROWS[panel]}"
         elif panel is not Panel.QUEUES and count < (whole := self._whole(panel)):
             words += f": {count} of {whole}{self._among(panel)}"
         else:
@@ -111,9 +112,6 @@ class Panels:
         line = clip(f"{'[' if focus else ' '}{words}{']' if focus else ''} ", width)
         line += "─" * (width - cells(line))
         return click.style(line, bold=True, fg="cyan" if focus else None) if self._colour else line
-
-    def _nothing(self, panel: Panel) -> str:
-        return "none that matches" if self._choices.filtered and panel is not Panel.QUEUES else NO_ROWS[panel]
 
     def _whole(self, panel: Panel) -> int:
         counts = self._snapshot.queues.values()
