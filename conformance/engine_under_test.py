@@ -27,7 +27,7 @@ from shigoto.model.worker import (
     Verdict,
     Want,
 )
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 
 
 class SpecOptions(TypedDict, total=False):

@@ -24,7 +24,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, State
 from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Verdict, Want
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 
 ROUNDS = 30
 LEASE = 10_000

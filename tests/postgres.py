@@ -36,7 +36,7 @@ from devtools.postgres.server import Owner, is_alive, wait_until
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.errors import StoreError, StoreUnavailable
 from shigoto.model.time import Millis
-from shigoto.testing.virtual_time import START, VirtualClock
+from shigoto.testing.store import START, VirtualClock
 
 MAJORS = (15, 16, 18)
 ENDS = (15, 18)  # the oldest and the newest bound the range

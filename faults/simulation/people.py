@@ -14,7 +14,7 @@ from shigoto.engine.op import Op
 from shigoto.model.errors import ShigotoError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import QueueSettings
-from shigoto.testing.virtual_time import START
+from shigoto.testing.store import START
 
 TRIES = 30
 

@@ -13,7 +13,7 @@ from shigoto.model.schedule import Change, Schedule
 from shigoto.model.time import Millis
 from shigoto.schedule.definition import Definition, Template, template, written
 from shigoto.schedule.recurrence import Every
-from shigoto.testing.virtual_time import START
+from shigoto.testing.store import START
 
 NAME = "each second"
 SECOND: Millis = 1_000

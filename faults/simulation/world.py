@@ -31,7 +31,7 @@ from shigoto import Context, Shigoto, State, StoreUnavailable
 from shigoto.engine.op import Op
 from shigoto.model.ids import uuid7
 from shigoto.model.time import Millis
-from shigoto.testing.virtual_time import START
+from shigoto.testing.store import START
 from shigoto.worker import Worker
 from shigoto.worker.process import Source
 

@@ -51,6 +51,21 @@ from shigoto.observe.tracing import Tracing, storing
 from shigoto.options import MAX_DEPTH, MAX_PAYLOAD, MAX_TENANT, choice, duration, text
 from shigoto.transactions import Completion, JoinedTransaction, Transaction, transact
 
+C = TypeVar("C")
+T = TypeVar("T")
+Tenant = TypeVar("Tenant", bound=str | int | UUID)
+Part = tuple[str, str]  # a task, and which part of the fan-out its children are
+Level = Literal["debug", "info", "warning", "error", "critical"]
+
+logger = logging.getLogger("shigoto")
+_log_lock = RLock()
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+MAX_PROGRESS_TEXT = 500
+MAX_PROGRESS_BYTES = 4 * 1024
+MAX_CHECKPOINT = 64 * 1024
+FAN_OUT_BATCH = 500
+MAX_PART = 200
 MOST_LINES = 1_000
 MOST_LOG_BYTES = 64 * 1024
 LONGEST_LINE = 2_000
@@ -248,13 +263,6 @@ class Fail(RunOutcome):
         return self.reason or "the handler failed its job"
 
 
-FAN_OUT_BATCH = 500
-MAX_PART = 200
-
-Tenant = TypeVar("Tenant", bound=str | int | UUID)
-Part = tuple[str, str]  # a task, and which part of the fan-out its children are
-
-
 class FannedOut(Struct, frozen=True):
     """What became of the children: made now, there already, or put in the place of one with the same key."""
 
@@ -326,7 +334,6 @@ class FanOut:
 
 
 def _tenant_name(tenant: object) -> str:
-    """What the tenant is called in the store."""
     number, id = plain_whole(tenant), plain_id(tenant)
     name = str(number) if number is not None else tenant if id is None else str(id)
     return text("The tenant", name, MAX_TENANT)
@@ -367,19 +374,6 @@ async def _abatches(tenants: Iterable[Tenant] | AsyncIterable[Tenant]) -> AsyncI
         yield some
 
 
-MAX_PROGRESS_TEXT = 500
-MAX_PROGRESS_BYTES = 4 * 1024
-MAX_CHECKPOINT = 64 * 1024
-
-C = TypeVar("C")
-T = TypeVar("T")
-
-Level = Literal["debug", "info", "warning", "error", "critical"]
-LEVELS = ("debug", "info", "warning", "error", "critical")
-
-logger = logging.getLogger("shigoto")
-
-
 class SoftTimeout(TimeoutError):
     """The run has passed its `soft_timeout`. Raised in handlers that can be interrupted; clean up and end."""
 
@@ -394,9 +388,6 @@ class JobServices(Struct, frozen=True):
     worker: UUID
     state: Any = None
     shield: Callable[[], AbstractContextManager[None]] = nullcontext
-
-
-_log_lock = RLock()
 
 
 class Context(Struct, eq=False):

@@ -27,7 +27,17 @@ from shigoto.retry import Retry
 
 R = TypeVar("R")
 
+# Not one of ours: what those write is about jobs, not by them, and is not kept with the job.
+logger = logging.getLogger("demo")
+
 MODES = ("normal", "strict")
+RETRY = Retry.linear(minutes=5, retries=3)
+EVERYBODY = "everybody@example.com"
+UNREACHABLE = ".invalid"
+BEAT = 0.1  # seconds between two entries of the programme
+BURST = 150  # jobs
+
+Calls = list[Call[Any]]
 
 
 class Payload(Struct, frozen=True, kw_only=True):
@@ -42,12 +52,10 @@ class Payload(Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> dict[str, Any]:
-        """Everything that is known of the user."""
         return {**(self.user_data or {}), **(self.additional_properties or {})}
 
     @property
     def mode(self) -> str:
-        """How strictly to check it."""
         return self.validation_mode or "normal"
 
     def check(self, *needed: str) -> None:
@@ -89,14 +97,6 @@ def by_field(handler: Handler[R]) -> Callable[..., Coroutine[Any, Any, R]]:
     update_wrapper(task, handler)
     task.__dict__["__signature__"] = signature
     return task
-
-
-# Not one of ours: what those write is about jobs, not by them, and is not kept with the job.
-logger = logging.getLogger("demo")
-
-RETRY = Retry.linear(minutes=5, retries=3)
-EVERYBODY = "everybody@example.com"
-UNREACHABLE = ".invalid"
 
 
 class Profile(Struct):
@@ -234,12 +234,6 @@ async def _takes(seconds: float) -> None:
     import asyncio
 
     await asyncio.sleep(seconds)
-
-
-BEAT = 0.1  # seconds between two entries of the programme
-BURST = 150  # jobs
-
-Calls = list[Call[Any]]
 
 
 async def demo_add(a: int, b: int) -> int:

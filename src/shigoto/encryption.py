@@ -39,6 +39,9 @@ KEY_FILE = "SHIGOTO_ENCRYPTION_KEY_FILE"
 KEY_BYTES = 32
 SALT, NONCE = 16, 12  # bytes
 FORM = "Keys are written as ID:BASE64, the current one first; `shigoto secrets key` makes one."
+MAX_LINE = 1_300  # bytes, so that a line is no longer than a line may be when it is encrypted
+
+_TYPE = re.compile(r"([A-Za-z_][\w.]{0,99})(?:$|: )")
 
 Field = Literal["payload", "result", "checkpoint", "progress", "log", "error", "traceback"]
 
@@ -152,7 +155,6 @@ class Box(Struct, frozen=True):
     whose: Any  # a `Whose`
 
     def encrypt(self, field: Field, text: str, about: str | None = None) -> str:
-        """The text as an envelope."""
         return self.keys.encrypt(text, self.whose, field, about=about)
 
     def open(self, field: Field, text: str) -> str:
@@ -249,11 +251,6 @@ def _named(whose: Whose, field: Field) -> str:
     return f"The {field} of job {whose.id} ({whose.task})"
 
 
-MAX_LINE = 1_300  # bytes, so that a line is no longer than a line may be when it is encrypted
-
-_TYPE = re.compile(r"([A-Za-z_][\w.]{0,99})(?:$|: )")
-
-
 class Redaction(Struct, frozen=True):
     """Of one run: how to encrypt its words, and how to take secrets out of them; either may be None."""
 
@@ -270,7 +267,6 @@ class Redaction(Struct, frozen=True):
         return text if self.box is None else self.box.encrypt(field, text, about)
 
     def lines(self, text: str) -> Iterator[str]:
-        """Lines for the log of the job."""
         text = self.hidden(text)
         for line in [text] if self.box is None else text.splitlines() or [""]:
             yield self._kept(line)

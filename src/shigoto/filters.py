@@ -62,6 +62,19 @@ KindName = Literal[
     "crash_loop",
 ]
 
+QUALIFIERS = ("state", "queue", "task", "tag", "key", "tenant", "worker", "kind", "error", "since", "args")
+STATES: tuple[str, ...] = get_args(StateName)
+LONGEST_TERM = 10_000  # characters of one term
+
+_QUOTED = r""""(?:[^"\\]|\\.)*"|'[^']*'"""
+_WORD = re.compile(rf"(?=\S)(?:args\.(?:{_QUOTED}))?[^\s:]*(?::(?:{_QUOTED})?\S*)?", re.DOTALL)
+_WHOLE = re.compile(_QUOTED, re.DOTALL)
+_QUALIFIER = re.compile(rf"args\.(?P<path>{_QUOTED}):|(?P<name>[^:]*):", re.DOTALL)
+_SECOND = re.compile(rf"\s(?:{'|'.join(QUALIFIERS[:-1])}|args\.\S+):\S")
+_PLAIN = re.compile(r"""[^\s"']\S*""")
+_PLAIN_PATH = re.compile(r"""[^\s:"'][^\s:]*""")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+
 
 class Filters(TypedDict, total=False):
     """Which jobs are meant; everything given must match, and None means that it was not given.
@@ -148,7 +161,6 @@ def parse_state(name: object) -> State | View:
 
 
 def parse_kind(name: object) -> FailureKind:
-    """The kind of failure that a word means."""
     known = [str(kind) for kind in FailureKind]
     word = plain_text(name)
     if word is None:
@@ -255,20 +267,6 @@ def argument_text(path: object, value: object) -> str:
     raise OptionInvalid(
         f"The argument {path} is compared with a string, a number, true, false or null, not {shown(value)}."
     )
-
-
-QUALIFIERS = ("state", "queue", "task", "tag", "key", "tenant", "worker", "kind", "error", "since", "args")
-STATES: tuple[str, ...] = get_args(StateName)
-LONGEST_TERM = 10_000  # characters of one term
-
-_QUOTED = r""""(?:[^"\\]|\\.)*"|'[^']*'"""
-_WORD = re.compile(rf"(?=\S)(?:args\.(?:{_QUOTED}))?[^\s:]*(?::(?:{_QUOTED})?\S*)?", re.DOTALL)
-_WHOLE = re.compile(_QUOTED, re.DOTALL)
-_QUALIFIER = re.compile(rf"args\.(?P<path>{_QUOTED}):|(?P<name>[^:]*):", re.DOTALL)
-_SECOND = re.compile(rf"\s(?:{'|'.join(QUALIFIERS[:-1])}|args\.\S+):\S")
-_PLAIN = re.compile(r"""[^\s"']\S*""")
-_PLAIN_PATH = re.compile(r"""[^\s:"'][^\s:]*""")
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 
 def parse_filter(filter: str | Sequence[str]) -> Filters:

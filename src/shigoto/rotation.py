@@ -28,9 +28,8 @@ from shigoto.schedule.definition import written
 T = TypeVar("T")
 
 PAGE, FIRST_PAGE = 200, 10  # jobs
-ROOM = (
-    8 * 1024 * 1024
-)  # characters that are written at once, and about as many are read: PostgreSQL takes 256 MiB
+# Characters that are written at once, and about as many are read: PostgreSQL takes 256 MiB.
+ROOM = 8 * 1024 * 1024
 PASSES = 3  # through everything
 TRIES = 10  # of one step, where the store is busy
 PAUSE = 0.2  # seconds between them
@@ -138,6 +137,7 @@ class Rotation:
             self._unreadable[BUSY] = lost
 
     def _changed_schedules(self, schedules: Iterable[Schedule]) -> Iterator[Change]:
+        current = prefix_of(self._keys.current)
         for schedule in schedules:
             try:
                 definition = read_definition(schedule.definition)
@@ -145,7 +145,7 @@ class Rotation:
                 self._unreadable["?"] += 1
                 continue
             job = definition.job
-            if job is None or not is_encrypted(job.payload) or job.payload.startswith(self._prefix):
+            if job is None or not is_encrypted(job.payload) or job.payload.startswith(current):
                 continue
             payload = self._reencrypted(job.payload, job.spec(schedule.id), "payload")
             if payload is not None:
@@ -153,10 +153,6 @@ class Rotation:
                 yield Change(
                     schedule=structs.replace(schedule, definition=written(anew)), seen=schedule.revision
                 )
-
-    @property
-    def _prefix(self) -> str:
-        return prefix_of(self._keys.current)
 
     def _reencrypted(self, text: str, whose: Whose, field: Field) -> str | None:
         try:

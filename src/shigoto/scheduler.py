@@ -30,6 +30,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from shigoto.app import Shigoto
+from shigoto.handle import on_event_loop
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.text import storable
@@ -54,6 +55,8 @@ from shigoto.worker.stopping import LEAST_PATIENCE, Runnable
 from shigoto.worker.ticker import Figures, Rates, ScheduleFigures, Spread, Ticker
 
 __all__ = ["Figures", "Health", "Rates", "ScheduleFigures", "Scheduler", "SchedulerExit", "Spread"]
+
+logger = logging.getLogger("shigoto.worker")
 
 State = Literal["new", "running", "stopping", "stopped"]
 Status = Literal["OK", "Warning", "Error"]
@@ -140,9 +143,6 @@ def _health(status: Status, details: tuple[str, ...], figures: Figures | None, s
     )
 
 
-logger = logging.getLogger("shigoto.worker")
-
-
 class SchedulerExit(Struct, frozen=True, kw_only=True):
     """How a scheduler ended: it was stopped, or its store is lost to it for good. `running` parts had to be cut off."""
 
@@ -193,7 +193,7 @@ class Scheduler(Runnable[SchedulerExit]):
         self._ticker: Ticker | None = None
         self._sweeper: Sweeper | None = None
         self._lost: StoreError | None = None
-        if not _on_a_loop():
+        if not on_event_loop():
             expect_ready_now(app.engine, any_role=any_role, kind=self.kind)
 
     @property
@@ -340,11 +340,3 @@ async def _cut_off(parts: "list[asyncio.Task[None]]") -> None:
         part.cancel()
     if left:
         await asyncio.wait(left, timeout=LEAST_PATIENCE)
-
-
-def _on_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -62,7 +62,8 @@ class Declaration:
     def __init__(self, fn: Callable[..., Any], given: TaskOptions) -> None:
         self.fn = fn
         self.name = _name(fn, given.get("name"))
-        self.aliases = _aliases(given.get("aliases", ()))
+        aliases = several("aliases", given.get("aliases", ()))
+        self.aliases = tuple(check_name(alias, "The alias") for alias in aliases)
         self.changes = check_task_options(given, where=f"task {self.name!r}")
         self.takes_context = check_shape(fn, task=self.name, context_type=Context)
         self.is_async = iscoroutinefunction(fn)
@@ -223,10 +224,7 @@ class Task(Generic[P, R_co]):
 
         For programs in other languages, which have only JSON; the Context is no part of it.
         """
-        return {
-            "arguments": self.signature.json_schema(),
-            "result": self.signature.json_schema_of_result(),
-        }
+        return {"arguments": self.signature.json_schema(), "result": self.signature.json_schema_of_result()}
 
     def expect_bindable(self, app: "Shigoto") -> None:
         """Raise DeclarationError if the task cannot be one of this app's."""
@@ -363,10 +361,6 @@ class Tasks:
     def join(self, app: "Shigoto") -> None:
         """Give tasks that are still to be declared to an app; for `Shigoto.include`."""
         self._app = app
-
-
-def _aliases(given: object) -> tuple[str, ...]:
-    return tuple(check_name(alias, "The alias") for alias in several("aliases", given))
 
 
 def _name(fn: Callable[..., Any], given: str | None) -> str:

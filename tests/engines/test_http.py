@@ -78,7 +78,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.remote import RemoteEngine
 from shigoto.server import Service, records
 from shigoto.server.listen import Serving
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from tests.service.ground import running
 
 __all__ = [

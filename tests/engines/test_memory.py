@@ -80,7 +80,7 @@ from shigoto.engine.memory.store import WaitingLine
 from shigoto.engine.op import Op, Steps
 from shigoto.model.job import Job
 from shigoto.model.worker import Ending
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 
 __all__ = [
     "TestAlone",

@@ -17,7 +17,7 @@ from shigoto import Context, JobError, OptionInvalid, SchemaMissing, Shigoto, St
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.job import JobFilter
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from shigoto.worker import Worker
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]

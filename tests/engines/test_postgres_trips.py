@@ -16,7 +16,7 @@ from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.model.job import JobSpec, KeyMode, Lease, LogLine, State
 from shigoto.model.worker import Ending, LogTail, Orders, Promoted, Report, SweepOrder, Swept
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from tests.postgres import Yard, make_store
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from devtools.postgres import Server
 from devtools.postgres.server import is_alive, wait_until
-from shigoto.testing.virtual_time import START
+from shigoto.testing.store import START
 from tests.postgres import ServerClock, Yard, take_time_from_test
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres, pytest.mark.timeout(300)]

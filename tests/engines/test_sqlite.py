@@ -80,7 +80,7 @@ from conformance.suite import (
     TestWorkers,
 )
 from shigoto.engine.sqlite import SqliteEngine
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 
 __all__ = [
     "TestAlone",

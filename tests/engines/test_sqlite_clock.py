@@ -8,7 +8,7 @@ import pytest
 from conformance.engine_under_test import EngineUnderTest
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.time import MAX_HOLD, to_datetime
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 
 pytestmark = pytest.mark.engine("sqlite")
 

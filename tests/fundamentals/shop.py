@@ -24,7 +24,7 @@ from shigoto.engine.sqlite.transaction import Block
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.worker import LEASE, Announcement, Ending, Settlement, SweepOrder, Verdict, Want
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 
 SHORT = 0.2  # seconds that a block may last where tests wait for its end
 

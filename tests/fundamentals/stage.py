@@ -19,8 +19,9 @@ from shigoto.engine.op import Op
 from shigoto.model.job import Job
 from shigoto.model.worker import Orders
 from shigoto.observe.events import Event, StoreAnswered
-from shigoto.testing.virtual_time import START, VirtualClock, run_virtual
+from shigoto.testing.store import START, VirtualClock
 from shigoto.worker import Stopped, Worker
+from tests.virtual_loop import run_virtual
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)

@@ -19,7 +19,7 @@ from shigoto.model.schedule import Change
 from shigoto.model.time import to_datetime, to_millis
 from shigoto.observe import events
 from shigoto.scheduler import Scheduler
-from shigoto.testing.virtual_time import START
+from shigoto.testing.store import START
 from shigoto.worker import Worker
 from tests.fundamentals.shop import Shop
 from tests.fundamentals.stage import Stage

@@ -18,7 +18,7 @@ from shigoto.notify import Log, Notification, on_dead_worker, on_failure, on_mis
 from shigoto.notify.rules import Rule
 from shigoto.options import TaskOptions
 from shigoto.scheduler import Scheduler
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from shigoto.worker import Worker
 
 TRIES = 2_000  # of a hundredth of a second

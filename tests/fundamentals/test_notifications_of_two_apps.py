@@ -17,7 +17,7 @@ from shigoto.model.worker import Announcement
 from shigoto.notify import Notification, on_dead_worker, on_failure, on_queue_age
 from shigoto.notify.notifier import Notifier
 from shigoto.notify.rules import Rule
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from shigoto.worker import Worker
 
 TRIES = 2_000  # of a hundredth of a second

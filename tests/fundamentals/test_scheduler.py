@@ -16,7 +16,7 @@ from shigoto.model.time import Millis
 from shigoto.model.worker import Announcement
 from shigoto.observe import events
 from shigoto.scheduler import Scheduler, SchedulerExit
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from tests.fundamentals.stage import Stage
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from shigoto import Context, FailureKind, OptionInvalid, ResultTimeout, Retry, S
 from shigoto.demo import RETRY
 from shigoto.engine.memory import MemoryEngine
 from shigoto.observe import events
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from shigoto.worker import Stopped
 from tests.fundamentals.stage import DAY, HOUR, Stage
 

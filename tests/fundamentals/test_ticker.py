@@ -36,7 +36,7 @@ from shigoto.observe import events
 from shigoto.schedule.decide import FIRST_PAUSE, MOST_ERRORS, OVERLAP_LOOK, after_failure
 from shigoto.schedule.fire import AT_ONCE
 from shigoto.scheduler import Figures, Scheduler
-from shigoto.testing.virtual_time import START, VirtualClock
+from shigoto.testing.store import START, VirtualClock
 from shigoto.worker import Worker
 from shigoto.worker.ticker import TURN
 from tests.fundamentals.stage import Stage

@@ -13,7 +13,7 @@ from shigoto import Context, Shigoto, State
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.model.worker import Report, Settlement, Verdict
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from shigoto.worker import Stopped, Worker
 from tests.fundamentals.stage import Stage
 

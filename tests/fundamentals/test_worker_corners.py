@@ -19,7 +19,7 @@ from shigoto.model.text import fit
 from shigoto.model.worker import Orders
 from shigoto.observe import events
 from shigoto.observe.log import configure_logging
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from shigoto.worker import Stopped, Worker
 from shigoto.worker.endings import DETAILS_LIMIT, describe
 from shigoto.worker.reporting import job_fields

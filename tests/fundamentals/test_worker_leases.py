@@ -13,7 +13,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.model.worker import Settlement, SweepOrder
 from shigoto.observe import events
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from shigoto.worker import Stopped
 from tests.fundamentals.stage import DAY, HOUR, DeafToBeats, Stage
 

@@ -19,7 +19,7 @@ from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.job import Lease
 from shigoto.model.worker import POLL
 from shigoto.observe import events
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from shigoto.worker import Stopped, Worker
 from shigoto.worker.health import Signs, judge
 from shigoto.worker.reporting import Capture

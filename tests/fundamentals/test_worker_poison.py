@@ -14,7 +14,7 @@ from shigoto.engine.op import Op
 from shigoto.model.time import LONGEST
 from shigoto.model.worker import Ending, Verdict
 from shigoto.observe import events
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from shigoto.worker import Stopped
 from tests.fundamentals.stage import DAY, Stage
 

@@ -14,7 +14,7 @@ from shigoto.engine.op import Op
 from shigoto.model.ids import uuid7
 from shigoto.model.worker import Announcement, SweepOrder, Verdict, Want
 from shigoto.observe import events
-from shigoto.testing.virtual_time import START, VirtualClock
+from shigoto.testing.store import START, VirtualClock
 from shigoto.worker import Stopped
 from tests.fundamentals.stage import DAY, DeafToBeats, Stage
 

@@ -18,7 +18,7 @@ from shigoto.model.service import Scope
 from shigoto.server import auth
 from shigoto.server.auth import Failures, is_loopback
 from shigoto.server.listen import Serving, listening
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from tests.service.ground import Answer, Key, Served, keep, key, running, served, shop
 
 READS = key("read", name="reads")

@@ -17,9 +17,10 @@ from shigoto.model.service import FeedPosition, Happening
 from shigoto.model.time import Millis
 from shigoto.server import events as module
 from shigoto.server.events import OVERLAP, PAGE, REPLAYED, Feed, Subscription
-from shigoto.testing.virtual_time import START, VirtualClock, run_virtual
+from shigoto.testing.store import START, VirtualClock
 from shigoto.worker import Worker
 from tests.postgres import make_store
+from tests.virtual_loop import run_virtual
 
 T = TypeVar("T")
 

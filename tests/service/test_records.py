@@ -42,7 +42,7 @@ from shigoto.model.worker import (
     Want,
 )
 from shigoto.server import records
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from tests.service.ground import STORES, Key, Served, key, served, shop_on
 from tests.service.hands import Hand
 

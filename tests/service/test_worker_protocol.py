@@ -17,7 +17,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.model.job import Job, State
 from shigoto.model.worker import Announcement, SweepOrder
 from shigoto.options import CallOptions
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 from tests.journeys.yard import eventually
 from tests.service.ground import Key, Served, claim_all, key, served
 from tests.service.hands import Hand

@@ -21,9 +21,10 @@ from shigoto.engine.op import drive
 from shigoto.engine.sqlite.dialect import execute
 from shigoto.model import errors
 from shigoto.model.job import JobFilter
-from shigoto.testing.virtual_time import START, VirtualClock, run_virtual
+from shigoto.testing.store import START, VirtualClock
 from shigoto.worker.supervisor import store
 from tests.fundamentals.stage import Stage
+from tests.virtual_loop import run_virtual
 
 GUIDES = dev.ROOT / "docs" / "guides"
 

@@ -16,7 +16,7 @@ from faults.evidence import audit
 from faults.evidence.moves import stories
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.worker import Death, Ending, Verdict
-from shigoto.testing.virtual_time import VirtualClock
+from shigoto.testing.store import VirtualClock
 
 pytestmark = pytest.mark.engine("sqlite")
 

@@ -54,9 +54,7 @@ COMMANDS = {
         "Look", "queues:queues", "Show the queues: what they hold, and whether they are paused."
     ),
     "schedules": CommandEntry(
-        "Look",
-        "schedules:schedules",
-        "Show the schedules, what became of their ticks, and change them.",
+        "Look", "schedules:schedules", "Show the schedules, what became of their ticks, and change them."
     ),
     "workers": CommandEntry("Look", "jobs:workers", "Show the workers and their leases."),
     "top": CommandEntry("Look", "top:top", "Watch jobs, queues and workers live, and act by keys."),
@@ -89,14 +87,10 @@ COMMANDS = {
 
 
 class CommandGroup(click.Group):
-    """The commands of the table, each imported when it is asked for."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, imported now."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
@@ -107,7 +101,6 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first word, or a usage error that suggests one."""
         if args and args[0] not in COMMANDS:
             ctx.fail(f"There is no command {args[0]!r}.{nearest(args[0], tuple(COMMANDS))}")
         return super().resolve_command(ctx, args)
@@ -187,7 +180,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def execute(words: list[str]) -> int:
-    """Run one command and return its exit code."""
     as_json = "--json" in words
     try:
         code: object = program.main(words, prog_name="shigoto", standalone_mode=False)

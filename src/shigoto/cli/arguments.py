@@ -48,7 +48,6 @@ LONGEST_ACTOR = 200  # bytes
 
 
 def read_length(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
-    """A duration: 90, 90s, 5m, 2h, 1d or 2w."""
     if text is None:
         return None
     length = read_duration(text)
@@ -250,7 +249,6 @@ def tell_unsearched(engine: "Engine", filters: Filters) -> None:
 
 
 def split_filter(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The store and the terms of a filter."""
     return split_store(words, known=[word for word in words[:1] if is_term(word)])
 
 
@@ -282,7 +280,6 @@ def split_jobs(ctx: click.Context, words: Sequence[str], *, hint: str = "") -> t
 
 
 def number_or_id(word: str) -> int | UUID | None:
-    """What the word says of a job, if it says anything."""
     if match := NUMBER.fullmatch(word):
         return int(match[1])
     try:
@@ -297,18 +294,14 @@ def pick(engine: "Engine", word: str) -> Job:
     if isinstance(meant, UUID):
         [job] = engine.run(engine.get([meant]))
     elif meant is not None and meant < MAX_NUMBER:
-        job = _job_of_number(engine, meant)
+        # The newest job that is not above the number, if it has this very one.
+        jobs = engine.run(engine.find(JobFilter(before=meant + 1, limit=1)))
+        job = next((job for job in jobs if job.number == meant), None)
     else:
         job = None
     if job is None:
         raise JobNotFound(f"There is no job {word}: it never was in this store, or its retention has passed.")
     return job
-
-
-def _job_of_number(engine: "Engine", number: int) -> Job | None:
-    """The newest job that is not above the number, if it has this very one."""
-    jobs = engine.run(engine.find(JobFilter(before=number + 1, limit=1)))
-    return next((job for job in jobs if job.number == number), None)
 
 
 def actor() -> str:

@@ -5,29 +5,15 @@ from contextlib import closing
 from datetime import UTC, datetime
 
 import click
-from msgspec import Struct
+from msgspec.structs import asdict
 
 from shigoto.cli import output
 from shigoto.cli.jobs import ROWS
 from shigoto.cli.output import Column
 from shigoto.cli.target import suggest, takes_target, target_of
-from shigoto.filters import MAX_PAGE
+from shigoto.filters import MAX_NUMBER, MAX_PAGE
 from shigoto.model.service import AuditEntry
 from shigoto.model.time import to_datetime
-
-MOST = 2**63 - 1  # an entry's number
-
-
-class AuditRecord(Struct, frozen=True, kw_only=True):
-    """An entry for programs; `before` and `after` are JSON, or a text where they were too long to be kept whole."""
-
-    number: int
-    at: datetime
-    actor: str
-    action: str
-    target: str
-    before: object
-    after: object
 
 
 @click.command()
@@ -39,7 +25,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
 @click.option("--limit", default=ROWS, show_default=True, type=click.IntRange(1, MAX_PAGE), help="How many.")
 @click.option(
     "--before",
-    type=click.IntRange(0, MOST),
+    type=click.IntRange(0, MAX_NUMBER),
     metavar="NUMBER",
     help="Only older ones than the entry of this number: the next page.",
 )
@@ -99,7 +85,7 @@ def _row(entry: AuditEntry, now: datetime, *, brief: bool) -> list[str]:
     at = to_datetime(entry.at)
     return [
         str(entry.number),
-        output.moment(at, now) if brief else output.iso(at),
+        output.instant(at, now, brief=brief),
         output.one_line(entry.actor),
         output.one_line(entry.action),
         output.brief(entry.target) or "-",
@@ -114,13 +100,8 @@ def _nothing(before: int | None, target: str | None) -> str:
     return f"Nothing was done{of}{older}, or it was more than a year ago."
 
 
-def _record(entry: AuditEntry) -> AuditRecord:
-    return AuditRecord(
-        number=entry.number,
-        at=to_datetime(entry.at),
-        actor=entry.actor,
-        action=entry.action,
-        target=entry.target,
-        before=None if entry.before is None else output.embedded(entry.before),
-        after=None if entry.after is None else output.embedded(entry.after),
-    )
+def _record(entry: AuditEntry) -> dict[str, object]:
+    """The entry for programs; `before` and `after` are JSON, or a text where they were too long to be kept whole."""
+    before = None if entry.before is None else output.embedded(entry.before)
+    after = None if entry.after is None else output.embedded(entry.after)
+    return {**asdict(entry), "at": to_datetime(entry.at), "before": before, "after": after}

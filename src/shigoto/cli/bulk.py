@@ -40,7 +40,7 @@ from shigoto.cli.confirm import (
     expect_confirmation,
     jobs,
     names,
-    print_or_warn,
+    print_result,
 )
 from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.filters import Filters
@@ -82,7 +82,6 @@ class BulkRequest(NamedTuple):
 
 
 def takes_care(command: F) -> F:
-    """The flags of every command that acts on many jobs."""
     flags = [
         click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: all]"),
         click.option("--dry-run", is_flag=True, help="Only tell which they are."),
@@ -158,17 +157,9 @@ def _tell_dry_redrive(chosen: Chosen, count: str, *, as_json: bool) -> None:
 
 def _tell_redriven(redriven: Redriven, count: str, request: BulkRequest, *, interrupted: bool) -> None:
     done = f"{'Interrupted: ' if interrupted else ''}{len(redriven.retried)} of {count} retried"
-
-    def say() -> None:
-        if request.as_json:
-            groups = {
-                name: getattr(redriven, name) for name in ("retried", "quarantined", "key_taken", "gone")
-            }
-            output.print_json({"dry_run": False, "interrupted": interrupted, **_records(groups)})
-        else:
-            click.echo(f"{done}.")
-
-    print_or_warn(say, f"{done}{_named(redriven.retried)}.")
+    groups = {name: getattr(redriven, name) for name in ("retried", "quarantined", "key_taken", "gone")}
+    record = {"dry_run": False, "interrupted": interrupted, **_records(groups, wanted=request.as_json)}
+    print_result(record, f"{done}.", as_json=request.as_json, done=f"{done}{_named(redriven.retried)}.")
     if not request.as_json:
         _tell_left(redriven.key_taken, "another job holds the unique key")
         _tell_left(redriven.gone, "retried or deleted by somebody else meanwhile")
@@ -230,16 +221,10 @@ def _tell_cancelled(
     text = f"{len(cancelled)} of {jobs(whole)} {would}cancelled"
     if asked:
         text += f", {len(asked)} running {would}asked to stop"
-
-    def say() -> None:
-        if request.as_json:
-            groups = {"cancelled": cancelled, "asked": asked, "gone": done.gone}
-            output.print_json({"dry_run": dry, "interrupted": interrupted, **_records(groups)})
-        else:
-            named = _named([*cancelled, *asked]) if dry else ""
-            click.echo(f"{'Interrupted: ' if interrupted else ''}{text}{named}.")
-
-    print_or_warn(say, f"{text}{_named(cancelled)}.")
+    groups = {"cancelled": cancelled, "asked": asked, "gone": done.gone}
+    record = {"dry_run": dry, "interrupted": interrupted, **_records(groups, wanted=request.as_json)}
+    told = f"{'Interrupted: ' if interrupted else ''}{text}{_named([*cancelled, *asked]) if dry else ''}."
+    print_result(record, told, as_json=request.as_json, done=f"{text}{_named(cancelled)}.")
     if done.gone and not request.as_json:
         click.echo(f"Not cancelled, ended or deleted before{_named(done.gone)}.", err=True)
 
@@ -248,8 +233,13 @@ def _named(handles: Sequence[JobHandle[Any]]) -> str:
     return f": {names([f'#{handle.number}' for handle in handles])}" if handles else ""
 
 
-def _records(groups: dict[str, list[JobHandle[Any]]]) -> dict[str, object]:
-    return {name: [{"id": job.id, "number": job.number} for job in group] for name, group in groups.items()}
+def _records(groups: dict[str, list[JobHandle[Any]]], *, wanted: bool = True) -> dict[str, object]:
+    """The jobs of each group for programs; nothing if they are not wanted, for there may be a million."""
+    return (
+        {}
+        if not wanted
+        else {name: [{"id": job.id, "number": job.number} for job in group] for name, group in groups.items()}
+    )
 
 
 @click.command()
@@ -293,7 +283,8 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
             return _clear(engine, request, page, sum(found.values()), clear_all, warned=False)
         # What is stored, ends or fails while the question stands was not asked about.
         chosen = carry_out(engine, choose_deletable_plan(engine, page, most))
-        if not confirmed(_clear_question(page, found, most)):
+        warning = "" if page.state in TERMINAL else f"{NEVER}\n"
+        if not confirmed(f"{warning}Delete {_amount(found, most)}?"):
             return 1
         return _clear(
             engine, request, page, len(chosen), partial(delete_plan, noting, chosen, page), warned=True
@@ -311,29 +302,17 @@ def _clear(
 ) -> int:
     with ProgressBar(min(whole, request.filters.get("limit") or whole), batch=BATCH) as bar:
         deleted = carry_out(engine, plan(after_batch=bar.after_batch))
-    text = f"{'Interrupted: ' if bar.interrupted else ''}{counted(deleted, _name(page))} deleted."
-
-    def say() -> None:
-        if request.as_json:
-            output.print_json({"dry_run": False, "interrupted": bar.interrupted, "deleted": deleted})
-        else:
-            click.echo(text)
-
-    print_or_warn(say, text)
+    text = f"{'Interrupted: ' if bar.interrupted else ''}{counted(deleted, str(page.state or ''))} deleted."
+    record = {"dry_run": False, "interrupted": bar.interrupted, "deleted": deleted}
+    print_result(record, text, as_json=request.as_json)
     if deleted and page.state not in TERMINAL and not request.as_json and not warned:
         click.echo(f"Warning: {NEVER}", err=True)
     return INTERRUPTED if bar.interrupted else 0
 
 
 def _count(engine: "Engine", page: JobFilter) -> dict[str, int]:
-    """How many match, by state."""
     states = DELETABLE if page.state is None else (page.state,)
     return {str(state): engine.run(engine.count(structs.replace(page, state=state))) for state in states}
-
-
-def _clear_question(page: JobFilter, found: dict[str, int], most: int | None) -> str:
-    warning = "" if page.state in TERMINAL else f"{NEVER}\n"
-    return f"{warning}Delete {_amount(found, most)}?"
 
 
 def _amount(found: dict[str, int], most: int | None) -> str:
@@ -365,7 +344,3 @@ def _newest(engine: "Engine", page: JobFilter) -> list[str]:
         for job in engine.run(engine.find(structs.replace(page, state=state, limit=SHOWN)))
     ]
     return [f"#{number}" for number in sorted(found, reverse=True)[:SHOWN]]
-
-
-def _name(page: JobFilter) -> str:
-    return "" if page.state is None else str(page.state)

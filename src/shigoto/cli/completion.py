@@ -56,7 +56,6 @@ class Bash(BashComplete):
     """Completion for bash, with words that have colons in them."""
 
     def source(self) -> str:
-        """The script."""
         return BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
@@ -122,7 +121,6 @@ def answer(program: click.Command) -> int:
 
 
 def files(ctx: click.Context, incomplete: str) -> Items:
-    """Files, which the shell knows best."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -157,7 +155,7 @@ def store_then_filters(ctx: click.Context, incomplete: str) -> Items:
     """For `list` and its like: a store, states, and what jobs can be told apart by."""
     qualifier, colon, _ = incomplete.partition(":")
     if colon:
-        values = VALUES.get(qualifier, _none)(ctx)
+        values = VALUES[qualifier](ctx) if qualifier in VALUES else ()
         return _matching((f"{qualifier}:{value}" for value in values), incomplete)
     from shigoto.filters import QUALIFIERS
 
@@ -175,14 +173,6 @@ def _kinds(ctx: click.Context) -> Iterable[str]:
     from shigoto.filters import KindName
 
     return get_args(KindName)
-
-
-def _ages(ctx: click.Context) -> Iterable[str]:
-    return ("10m", "1h", "1d", "7d")
-
-
-def _none(ctx: click.Context) -> Iterable[str]:
-    return ()
 
 
 def _tasks(ctx: click.Context) -> Iterable[str]:
@@ -220,7 +210,7 @@ VALUES: dict[str, Callable[[click.Context], Iterable[str]]] = {
     "task": _tasks,
     "worker": _workers,
     "kind": _kinds,
-    "since": _ages,
+    "since": lambda _: ("10m", "1h", "1d", "7d"),
 }
 
 

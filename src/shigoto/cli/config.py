@@ -73,7 +73,6 @@ def config(ctx: click.Context, origin: bool, as_json: bool) -> int:
 
 
 def find_all(ctx: click.Context, target: CommandTarget) -> dict[str, Found]:
-    """Every setting in force, by its name: those of all commands, and those of `worker`."""
     found = {"app": target.find_app(), "url": _url(target)}
     for option in worker_options().values():
         found[f"worker.{key_of(option)}"] = _found(ctx, option, target)

@@ -3,8 +3,8 @@
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
+from typing import Any, Self
 
 import click
 
@@ -13,12 +13,38 @@ from shigoto.cli import output
 SHOWN = 10  # jobs named in a line of a report
 
 
+class StatusLine:
+    """A line on standard error that is drawn over itself while somebody looks, and cleared at the end."""
+
+    def __init__(self, *, wanted: bool = True) -> None:
+        self.is_drawn = wanted and output.can_redraw(sys.stderr)
+        self._shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the line, if it was drawn."""
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def draw(self, text: str) -> None:
+        """Show the text, as much of it as there is room for: a line that wraps could not be drawn over."""
+        if self.is_drawn:
+            start, self._shown = "\r\x1b[K" if self._shown else "\r", True
+            room = (output.width_of(sys.stderr) or len(text) + 1) - 1
+            click.echo(f"{start}{output.clip(text, room)}", nl=False, err=True)
+
+
 class ProgressBar:
     """How far long work is: a bar where somebody looks. Ctrl-C ends it after the batch in hand, a second at once."""
 
     def __init__(self, whole: int, *, batch: int) -> None:
         self._whole = whole
-        self._drawn = whole > batch and output.can_redraw(sys.stderr)
+        self._line = StatusLine(wanted=whole > batch)
         self._asked = False
         self._former: Any = None
         self.interrupted = False
@@ -28,22 +54,15 @@ class ProgressBar:
             self._former = signal.signal(signal.SIGINT, self._interrupt)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._former is not None:
             signal.signal(signal.SIGINT, self._former)
-        if self._drawn:
-            click.echo("\r\x1b[K", nl=False, err=True)
+        self._line.clear()
 
     def after_batch(self, done: int) -> bool:
         """Show how many are done, and say whether to go on."""
-        if self._drawn:
-            share = min(1.0, done / self._whole)
-            text = f"{output.bar(share)} {done} of {self._whole}"
-            # A line that wraps could not be drawn over.
-            room = (output.width_of(sys.stderr) or len(text) + 1) - 1
-            click.echo(f"\r{output.clip(text, room)}", nl=False, err=True)
+        share = min(1.0, done / self._whole) if self._whole else 1.0
+        self._line.draw(f"{output.bar(share)} {done} of {self._whole}")
         self.interrupted = self._asked
         return not self.interrupted
 
@@ -60,7 +79,6 @@ def expect_confirmation(ctx: click.Context, *, given: bool, hint: str = "") -> N
 
 
 def confirmed(question: str) -> bool:
-    """Ask whoever sits there."""
     yes = click.confirm(question, err=True)
     if not yes:
         click.echo("Nothing was changed.", err=True)
@@ -76,13 +94,16 @@ def print_or_warn(say: Callable[[], None], done: str) -> None:
         click.echo(f"Warning: standard output cannot be written: {error.strerror}. {done}", err=True)
 
 
+def print_result(record: object, text: str, *, as_json: bool, done: str | None = None) -> None:
+    """Print what was done, for programs or for people; `done` is what to say of it if that cannot be written."""
+    print_or_warn(lambda: output.print_json(record) if as_json else click.echo(text), done or text)
+
+
 def counted(count: int, state: str) -> str:
-    """So many jobs of a state, in words."""
     return f"{count} {state} job{'' if count == 1 else 's'}" if state else jobs(count)
 
 
 def jobs(count: int) -> str:
-    """So many jobs, in words."""
     return f"{count} job{'' if count == 1 else 's'}"
 
 
@@ -93,7 +114,6 @@ def jobs_and_schedules(count: int, schedules: int) -> str:
     )
 
 
-def names(words: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
-    return ", ".join(words[:SHOWN]) + more
+def names(words: Sequence[str], most: int = SHOWN, between: str = ", ") -> str:
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return between.join(words[:most]) + more

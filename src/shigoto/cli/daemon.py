@@ -49,14 +49,10 @@ class ProcessOptions(Protocol):
     """The options of a command that concern the world around its process."""
 
     @property
-    def stop_on_eof(self) -> bool:
-        """Whether it ends with standard input."""
-        ...
+    def stop_on_eof(self) -> bool: ...
 
     @property
-    def ready_file(self) -> Path | None:
-        """The file that is there while it is ready."""
-        ...
+    def ready_file(self) -> Path | None: ...
 
 
 def check_process_options(address: str | None, options: ProcessOptions) -> None:
@@ -112,7 +108,6 @@ def signals_interrupt() -> Generator[None]:
 
 
 def place_of(health: str | None) -> tuple[str, int] | None:
-    """The host and the port, as sockets take them."""
     if health is None:
         return None
     host, _, port = health.rpartition(":")
@@ -172,11 +167,7 @@ def _health_port(
     from shigoto.worker.state import lease_clock
 
     probe = Probe(lambda: app.engine, lease_clock())
-    metrics = metrics_if_shown(
-        app.bus,
-        lambda: app.engine,
-        more=lambda: [*ready_of(ready(probe)), *more()],
-    )
+    metrics = metrics_if_shown(app.bus, lambda: app.engine, more=lambda: [*ready_of(ready(probe)), *more()])
     port = HealthPort(*place, lambda: ready(probe), metrics)
 
     async def tell() -> None:
@@ -194,12 +185,7 @@ class ProcessSetup(Struct, frozen=True, kw_only=True):
     notice: str | None = None
 
 
-def run_here(
-    app: "Shigoto",
-    worker: "Runnable[ExitReport]",
-    setup: ProcessSetup,
-    beside: Callable[[], Coroutine[Any, Any, None]],
-) -> int:
+def run_here(app: "Shigoto", worker: "Runnable[ExitReport]", setup: ProcessSetup, beside: Beside) -> int:
     """Run the worker, or the scheduler, to its end, and tell the exit code; `beside` runs as long as it does."""
     from asyncio import get_running_loop
 
@@ -223,11 +209,4 @@ def run_here(
             logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app.engine))
 
         with SignalWatch(dict.fromkeys((signal.SIGINT, signal.SIGTERM), stop_levels.ask_more)):
-            return run_to_the_end(
-                app,
-                worker,
-                watchdog,
-                begin=begin,
-                beside=beside,
-                ended=lambda _: None,
-            )
+            return run_to_the_end(app, worker, watchdog, begin=begin, beside=beside, ended=lambda _: None)

@@ -65,6 +65,8 @@ HUES = {
 
 SHOW_FOR = 12.0  # seconds
 
+Phase = Literal["starting", "producing", "draining"]
+
 
 class WorkerProcesses:
     """Several `shigoto worker` processes on one store, from `__enter__` to `__exit__`."""
@@ -91,16 +93,13 @@ class WorkerProcesses:
 
     @property
     def alive(self) -> int:
-        """How many are still running."""
         return sum(process.poll() is None for process in self._processes)
 
     @property
     def ended_well(self) -> bool:
-        """Whether all have ended, and none of them by an error."""
         return all(process.poll() == 0 for process in self._processes)
 
     def final_log_lines(self) -> list[str]:
-        """The last lines of the logs of those that did not end well."""
         lines: list[str] = []
         for process, log in zip(self._processes, self._logs, strict=False):
             if process.poll():
@@ -150,12 +149,7 @@ def _environment() -> dict[str, str]:
     return {**plain, "SHIGOTO_CONFIG": os.devnull}
 
 
-Phase = Literal["starting", "producing", "draining"]
-
-
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """What there is to see at one moment."""
-
     phase: Phase
     seconds: float
     store: Path
@@ -218,8 +212,6 @@ def run_demo(folder: Path, *, seconds: float, watch: Watch, complain: Callable[[
 
 
 class DemoRun:
-    """One run of the demo."""
-
     def __init__(self, app: Shigoto, acts: DemoTasks, workers: WorkerProcesses, store: Path) -> None:
         self._app = app
         self._acts = acts
@@ -242,10 +234,9 @@ class DemoRun:
             watch(self._look("producing"))
             if not self._workers.alive:
                 break
-            self._sleep_until((beat + 1) * BEAT)
+            time.sleep(max(0.0, self._began + (beat + 1) * BEAT - time.monotonic()))
 
     def drain(self, watch: Watch) -> None:
-        """Wait until every job has ended, within reason."""
         deadline = time.monotonic() + DRAINS_WITHIN
         while time.monotonic() < deadline and self._workers.alive:
             snapshot = self._look("draining")
@@ -255,7 +246,6 @@ class DemoRun:
             time.sleep(BEAT)
 
     def report(self) -> DemoReport:
-        """Look up every job that was enqueued."""
         jobs = self._all_jobs()
         states = Counter(job.state if job else None for job in jobs)
         return DemoReport(
@@ -295,12 +285,11 @@ class DemoRun:
             retried=self._stories.retried,
             queues=queues,
             rate=self._rate.at(seconds, sum(counts.completed for counts in queues.values())),
-            running=tuple(sorted(running, key=_most_telling)[:SHOWN_RUNNING]),
+            running=tuple(
+                sorted(running, key=lambda job: (job.progress is None, job.number))[:SHOWN_RUNNING]
+            ),
             events=tuple(self._stories.told),
         )
-
-    def _sleep_until(self, seconds: float) -> None:
-        time.sleep(max(0.0, self._began + seconds - time.monotonic()))
 
 
 class Stories:
@@ -313,15 +302,12 @@ class Stories:
 
     @property
     def open(self) -> list[UUID]:
-        """The jobs whose end is not known yet."""
         return list(self._failures)
 
     def follow(self, id: UUID) -> None:
-        """Tell what happens to this job."""
         self._failures[id] = 0
 
     def hear(self, jobs: list[Job | None]) -> None:
-        """Tell what is new about these."""
         for job in jobs:
             if job is None:
                 continue
@@ -335,22 +321,15 @@ class Stories:
 
 
 class CompletionRate:
-    """Jobs per second over the last moments."""
-
     def __init__(self) -> None:
         self._looks: deque[tuple[float, int]] = deque()
 
     def at(self, seconds: float, completed: int) -> float:
-        """The rate now that so many are completed."""
         self._looks.append((seconds, completed))
         while self._looks[0][0] < seconds - RATE_OVER:
             self._looks.popleft()
         then, before = self._looks[0]
         return (completed - before) / (seconds - then) if seconds > then else 0.0
-
-
-def _most_telling(job: Job) -> tuple[bool, int]:
-    return job.progress is None, job.number
 
 
 def _ending(job: Job) -> str:
@@ -370,14 +349,11 @@ def _result(job: Job) -> object:
 
 
 class Screen:
-    """The picture, drawn over itself."""
-
     def __init__(self, canvas: Canvas, *, colour: bool) -> None:
         self._canvas = canvas
         self._colour = colour
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw it."""
         self._canvas.draw(picture(snapshot, self._canvas.size.columns, colour=self._colour))
 
 
@@ -390,7 +366,6 @@ class PlainLines:
         self._event = ""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Write a line if it is time for one."""
         if snapshot.seconds < self._next:
             return
         self._next = snapshot.seconds + 1
@@ -455,7 +430,6 @@ def _painted(line: str, *, colour: bool) -> str:
 
 
 def summary(report: DemoReport, *, kept: str | None) -> list[str]:
-    """What was shown, and what to try next."""
     ends = f"{report.completed} completed, {report.retried} of them after a retry, {report.failed} failed"
     kinds = "async tasks and plain functions, with priorities, delays, progress and retries"
     elsewhere = "`shigoto enqueue user_created hello`, then `shigoto stats`"

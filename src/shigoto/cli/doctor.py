@@ -101,7 +101,6 @@ def examine(facts: DoctorFacts) -> list[Finding]:
 
 
 def gather(engine: "Engine", now: datetime, *, deep: bool) -> DoctorFacts:
-    """The facts: what the engine knows of its store, and, if that can be opened, what any engine tells."""
     checkup = engine.checkup(deep=deep) if isinstance(engine, Checkable) else None
     if checkup is not None and checkup.server is not None:
         now = checkup.server.now  # leases go by the server's clock

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from shigoto.cli.confirm import names
+from shigoto.cli.confirm import jobs, names
 from shigoto.cli.output import span
 from shigoto.cli.target import NO_HINT, CommandHint
 from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, ServerFacts, StoreFacts
@@ -47,7 +47,7 @@ class Level(StrEnum):
     PROBLEM = "problem"
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True):
     """What one check found, and what to do about it."""
 
     check: str
@@ -79,12 +79,10 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def file(self) -> FileFacts | None:
-        """The store's file from outside, if it is one."""
         return None if self.checkup is None else self.checkup.file
 
     @property
     def server(self) -> ServerFacts | None:
-        """The store's server, if it has one that could be reached."""
         return None if self.checkup is None else self.checkup.server
 
     @property
@@ -99,7 +97,6 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def paused(self) -> set[str]:
-        """The queues that are."""
         return {queue.name for queue in self.settings if queue.paused}
 
     @property
@@ -115,8 +112,7 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
 
 
 def python(facts: DoctorFacts) -> Finding:
-    """Which Python runs this."""
-    return Finding(check="python", level=Level.OK, text=f"This is Python {facts.python}.")
+    return Finding("python", Level.OK, f"This is Python {facts.python}.")
 
 
 def store(facts: DoctorFacts) -> Finding | None:
@@ -124,15 +120,12 @@ def store(facts: DoctorFacts) -> Finding | None:
     if facts.checkup is None:
         return None
     if facts.checkup.refusal is not None:
-        return Finding(
-            check="store",
-            level=Level.PROBLEM,
-            text=facts.checkup.refusal,
-            remedy="Until this is mended nothing can be said about its jobs.",
-        )
+        text = facts.checkup.refusal
+        remedy = "Until this is mended nothing can be said about its jobs."
+        return Finding("store", Level.PROBLEM, text, remedy)
     size = _bytes(max(part.size for part in (facts.file, facts.server) if part is not None))
     name = facts.checkup.name if facts.file is None else facts.file.path
-    return Finding(check="store", level=Level.OK, text=f"{name} is up to date and has {size}.")
+    return Finding("store", Level.OK, f"{name} is up to date and has {size}.")
 
 
 def move(facts: DoctorFacts) -> Finding | None:
@@ -142,19 +135,13 @@ def move(facts: DoctorFacts) -> Finding | None:
     name = facts.checkup.name if facts.file is None else facts.file.path
     kind, other = facts.store.move.kind, facts.store.move.other
     if kind == "moved":
-        return Finding(
-            check="move",
-            level=Level.PROBLEM,
-            text=f"{name} was moved to {other}, where its jobs are now: nothing is stored here any more.",
-            remedy="Use that address.",
-        )
+        text = f"{name} was moved to {other}, where its jobs are now: nothing is stored here any more."
+        remedy = "Use that address."
+        return Finding("move", Level.PROBLEM, text, remedy)
     doing = f"filled with the jobs of {other}" if kind == "filling" else f"moved to {other}"
-    return Finding(
-        check="move",
-        level=Level.WARNING,
-        text=f"{name} is being {doing}, and that is not finished.",
-        remedy="If it was interrupted, run the same command again, or `shigoto move … --give-up`.",
-    )
+    text = f"{name} is being {doing}, and that is not finished."
+    remedy = "If it was interrupted, run the same command again, or `shigoto move … --give-up`."
+    return Finding("move", Level.WARNING, text, remedy)
 
 
 def version(facts: DoctorFacts) -> Finding | None:
@@ -163,21 +150,16 @@ def version(facts: DoctorFacts) -> Finding | None:
         return None
     number = tuple(int(part) for part in facts.checkup.version.split("."))
     if number >= MENDED:
-        return Finding(
-            check="sqlite", level=Level.OK, text=f"SQLite {facts.checkup.version} has no known faults."
-        )
-    return Finding(
-        check="sqlite",
-        level=Level.NOTE,
-        text=(
-            f"SQLite {facts.checkup.version} has the WAL-reset bug, unless your distribution has mended it:"
-            " a checkpoint beside a writer can corrupt the file. Shigoto's own checkpoints keep writers out."
-        ),
-        remedy=(
-            "Use app.connect() for statements of your own, since other connections checkpoint by themselves; or a"
-            " Python with SQLite 3.51.3 or newer."
-        ),
+        return Finding("sqlite", Level.OK, f"SQLite {facts.checkup.version} has no known faults.")
+    text = (
+        f"SQLite {facts.checkup.version} has the WAL-reset bug, unless your distribution has mended it:"
+        " a checkpoint beside a writer can corrupt the file. Shigoto's own checkpoints keep writers out."
     )
+    remedy = (
+        "Use app.connect() for statements of your own, since other connections checkpoint by themselves; or a"
+        " Python with SQLite 3.51.3 or newer."
+    )
+    return Finding("sqlite", Level.NOTE, text, remedy)
 
 
 def file_system(facts: DoctorFacts) -> Finding | None:
@@ -186,40 +168,29 @@ def file_system(facts: DoctorFacts) -> Finding | None:
         return None
     kind = facts.file.file_system
     if kind in VANISHING:
-        return Finding(
-            check="file system",
-            level=Level.WARNING,
-            text=f"The store lies on a file system ({kind}) {VANISHING[kind]}.",
-            remedy="Put it on a disk or a volume that stays, unless its jobs may be lost.",
-        )
+        text = f"The store lies on a file system ({kind}) {VANISHING[kind]}."
+        remedy = "Put it on a disk or a volume that stays, unless its jobs may be lost."
+        return Finding("file system", Level.WARNING, text, remedy)
     named = f"The file system is {kind}." if kind else "The system does not tell the kind of file system."
-    return Finding(check="file system", level=Level.OK, text=named)
+    return Finding("file system", Level.OK, named)
 
 
 def permissions(facts: DoctorFacts) -> Finding | None:
-    """Whether we may write the store, and others may not."""
     file = facts.file
     if file is None:
         return None
     if file.forbidden:
-        return Finding(
-            check="permissions",
-            level=Level.PROBLEM,
-            text=f"This user may not read and write {', '.join(file.forbidden)}.",
-            remedy="Run as the user who owns the store, or give this one access to the file and its folder.",
-        )
+        text = f"This user may not read and write {', '.join(file.forbidden)}."
+        remedy = "Run as the user who owns the store, or give this one access to the file and its folder."
+        return Finding("permissions", Level.PROBLEM, text, remedy)
     if file.exposed:
-        return Finding(
-            check="permissions",
-            level=Level.WARNING,
-            text=f"Every user of this machine may change {', '.join(file.exposed)}.",
-            remedy="Take the right to write from others: chmod o-w.",
-        )
-    return Finding(check="permissions", level=Level.OK, text="The file and its folder can be written.")
+        text = f"Every user of this machine may change {', '.join(file.exposed)}."
+        remedy = "Take the right to write from others: chmod o-w."
+        return Finding("permissions", Level.WARNING, text, remedy)
+    return Finding("permissions", Level.OK, "The file and its folder can be written.")
 
 
 def space(facts: DoctorFacts) -> Finding | None:
-    """Whether the disk has room."""
     if facts.file is None or facts.file.free is None:
         return None
     free = facts.file.free
@@ -227,7 +198,7 @@ def space(facts: DoctorFacts) -> Finding | None:
     remedy = (
         "Free some: on a full disk nothing can be enqueued or settled." if level is not Level.OK else None
     )
-    return Finding(check="disk", level=level, text=f"The disk has {_bytes(free)} left.", remedy=remedy)
+    return Finding("disk", level, f"The disk has {_bytes(free)} left.", remedy)
 
 
 def log(facts: DoctorFacts) -> Finding | None:
@@ -236,19 +207,16 @@ def log(facts: DoctorFacts) -> Finding | None:
         return None
     size = facts.file.log_size
     if size < LONG_LOG:
-        return Finding(check="log", level=Level.OK, text=f"The write-ahead log has {_bytes(size)}.")
-    return Finding(
-        check="log",
-        level=Level.WARNING,
-        text=(
-            f"The write-ahead log has grown to {_bytes(size)}: by one large commit, or because somebody reads for a"
-            " long time and keeps it from being copied back."
-        ),
-        remedy=(
-            "The next commits will tell: if the log stays as long, find the connection that keeps a transaction open,"
-            " perhaps a backup, a browser of the file or code of your own, and end it."
-        ),
+        return Finding("log", Level.OK, f"The write-ahead log has {_bytes(size)}.")
+    text = (
+        f"The write-ahead log has grown to {_bytes(size)}: by one large commit, or because somebody reads for a"
+        " long time and keeps it from being copied back."
     )
+    remedy = (
+        "The next commits will tell: if the log stays as long, find the connection that keeps a transaction open,"
+        " perhaps a backup, a browser of the file or code of your own, and end it."
+    )
+    return Finding("log", Level.WARNING, text, remedy)
 
 
 def journal(facts: DoctorFacts) -> Finding | None:
@@ -256,34 +224,24 @@ def journal(facts: DoctorFacts) -> Finding | None:
     if facts.store is None or facts.file is None:
         return None
     if facts.store.journal_mode != "wal":
-        return Finding(
-            check="journal",
-            level=Level.PROBLEM,
-            text=f"The journal mode is {facts.store.journal_mode!r}: readers and writers stop each other.",
-            remedy="Somebody has changed it. Stop all processes and execute PRAGMA journal_mode = wal.",
-        )
+        text = f"The journal mode is {facts.store.journal_mode!r}: readers and writers stop each other."
+        remedy = "Somebody has changed it. Stop all processes and execute PRAGMA journal_mode = wal."
+        return Finding("journal", Level.PROBLEM, text, remedy)
     if facts.store.synchronous != "full":
-        return Finding(
-            check="journal",
-            level=Level.NOTE,
-            text=f"synchronous is {facts.store.synchronous!r}: a power cut can lose the last commits.",
-            remedy="Leave synchronous out of the store's address, unless that is what you want.",
-        )
-    return Finding(check="journal", level=Level.OK, text="Every commit is on the disk before it counts.")
+        text = f"synchronous is {facts.store.synchronous!r}: a power cut can lose the last commits."
+        remedy = "Leave synchronous out of the store's address, unless that is what you want."
+        return Finding("journal", Level.NOTE, text, remedy)
+    return Finding("journal", Level.OK, "Every commit is on the disk before it counts.")
 
 
 def integrity(facts: DoctorFacts) -> Finding | None:
-    """Whether the pages of the file make sense, if somebody has looked."""
     if facts.store is None or facts.store.damage is None:
         return None
     if facts.store.damage:
-        return Finding(
-            check="integrity",
-            level=Level.PROBLEM,
-            text=f"The file is damaged: {'; '.join(facts.store.damage)}",
-            remedy="Stop all processes, keep a copy of the file and its -wal, and restore a backup.",
-        )
-    return Finding(check="integrity", level=Level.OK, text="No page of the file is damaged.")
+        text = f"The file is damaged: {'; '.join(facts.store.damage)}"
+        remedy = "Stop all processes, keep a copy of the file and its -wal, and restore a backup."
+        return Finding("integrity", Level.PROBLEM, text, remedy)
+    return Finding("integrity", Level.OK, "No page of the file is damaged.")
 
 
 def clock(facts: DoctorFacts) -> Finding | None:
@@ -292,21 +250,17 @@ def clock(facts: DoctorFacts) -> Finding | None:
         return None
     lead = to_datetime(facts.store.clock) - facts.now
     if lead > timedelta(milliseconds=MAX_HOLD):
-        return Finding(
-            check="clock",
-            level=Level.PROBLEM,
-            text=f"The store has seen a time that lies {span(lead)} ahead of this machine's clock.",
-            remedy="Set the clock right, with a time server. Workers go by it, and give every lease its time again.",
+        text = f"The store has seen a time that lies {span(lead)} ahead of this machine's clock."
+        remedy = (
+            "Set the clock right, with a time server. Workers go by it, and give every lease its time again."
         )
+        return Finding("clock", Level.PROBLEM, text, remedy)
     if lead > timedelta(seconds=1):
-        return Finding(
-            check="clock",
-            level=Level.WARNING,
-            text=f"The clock was set back a little: for the next {span(lead)} time stands still for the store.",
-            remedy="Nothing, if it happens once; a time server that slews the clock avoids it.",
-        )
+        text = f"The clock was set back a little: for the next {span(lead)} time stands still for the store."
+        remedy = "Nothing, if it happens once; a time server that slews the clock avoids it."
+        return Finding("clock", Level.WARNING, text, remedy)
     ago = "" if lead > timedelta(seconds=-1) else f", and was last heard of {span(-lead)} ago"
-    return Finding(check="clock", level=Level.OK, text=f"The store's clock agrees with this machine's{ago}.")
+    return Finding("clock", Level.OK, f"The store's clock agrees with this machine's{ago}.")
 
 
 def _bytes(size: int) -> str:
@@ -321,29 +275,22 @@ def live_workers(facts: DoctorFacts) -> Finding | None:
     waiting = _due(facts) if facts.store is None else sum(lane.ready for lane in facts.lanes)
     if not live and waiting:
         long = facts.store is None or facts.since(facts.lanes) > NO_WORKER_FOR
-        return Finding(
-            check="workers",
-            level=Level.PROBLEM if long else Level.WARNING,
-            text=f"No worker is alive, and {_jobs_in_words(waiting)} could run.",
-            remedy=f"Start one: {facts.hint.command('worker')}.",
-        )
+        level = Level.PROBLEM if long else Level.WARNING
+        text = f"No worker is alive, and {jobs(waiting)} could run."
+        remedy = f"Start one: {facts.hint.command('worker')}."
+        return Finding("workers", level, text, remedy)
     overdue = [worker for worker in facts.workers if worker.lease_until < facts.now]
     if overdue:
-        names = _listed([f"{worker.name} (by {span(facts.now - worker.lease_until)})" for worker in overdue])
+        silent = [f"{worker.name} (by {span(facts.now - worker.lease_until)})" for worker in overdue]
         held = sum(worker.processing for worker in overdue)
-        return Finding(
-            check="workers",
-            level=Level.WARNING,
-            text=f"No sign of life from {names}; {_jobs_in_words(held)} in hand.",
-            remedy=(
-                "If they are gone, any live worker takes their jobs over within a minute."
-                if live
-                else "If they are gone, start a worker: it takes their jobs over."
-            ),
+        text = f"No sign of life from {names(silent, NAMED)}; {jobs(held)} in hand."
+        remedy = (
+            "If they are gone, any live worker takes their jobs over within a minute."
+            if live
+            else "If they are gone, start a worker: it takes their jobs over."
         )
-    return Finding(
-        check="workers", level=Level.OK, text=f"{len(live)} alive." if live else "None, and no work."
-    )
+        return Finding("workers", Level.WARNING, text, remedy)
+    return Finding("workers", Level.OK, f"{len(live)} alive." if live else "None, and no work.")
 
 
 def orphaned_jobs(facts: DoctorFacts) -> Finding | None:
@@ -351,12 +298,9 @@ def orphaned_jobs(facts: DoctorFacts) -> Finding | None:
     if facts.store is None or not facts.store.orphans:
         return None
     remedy = "A live worker frees them within seconds." if facts.live else "Start a worker: it frees them."
-    return Finding(
-        check="leases",
-        level=Level.NOTE if facts.live else Level.WARNING,
-        text=f"{_jobs_in_words(facts.store.orphans)} of workers that are gone count as running.",
-        remedy=remedy,
-    )
+    level = Level.NOTE if facts.live else Level.WARNING
+    text = f"{jobs(facts.store.orphans)} of workers that are gone count as running."
+    return Finding("leases", level, text, remedy)
 
 
 def unserved_lanes(facts: DoctorFacts) -> Finding | None:
@@ -367,21 +311,18 @@ def unserved_lanes(facts: DoctorFacts) -> Finding | None:
     if not lanes:
         return None
     known = {task for worker in facts.live for task in worker.tasks}
-    names = [
-        f"{lane.task} in {lane.queue} ({_jobs_in_words(lane.ready)}, for {span(facts.now - lane.oldest)},"
+    told = [
+        f"{lane.task} in {lane.queue} ({jobs(lane.ready)}, for {span(facts.now - lane.oldest)},"
         f" {'no worker takes that queue' if lane.task in known else 'nobody knows the task'})"
         for lane in lanes
     ]
-    return Finding(
-        check="tasks",
-        level=Level.PROBLEM if facts.since(lanes) > PATIENCE else Level.WARNING,
-        text=f"No live worker takes {_listed(names)}.",
-        remedy="Start a worker whose app has the task and that serves the queue; or cancel the jobs.",
-    )
+    level = Level.PROBLEM if facts.since(lanes) > PATIENCE else Level.WARNING
+    text = f"No live worker takes {names(told, NAMED)}."
+    remedy = "Start a worker whose app has the task and that serves the queue; or cancel the jobs."
+    return Finding("tasks", level, text, remedy)
 
 
 def paused_queues(facts: DoctorFacts) -> Finding | None:
-    """Whether jobs wait in queues that somebody has paused."""
     waiting = {
         name: counts.pending
         for name, counts in facts.queues.items()
@@ -389,13 +330,10 @@ def paused_queues(facts: DoctorFacts) -> Finding | None:
     }
     if not waiting:
         return None
-    names = [f"{name} ({_jobs_in_words(pending)})" for name, pending in waiting.items()]
-    return Finding(
-        check="queues",
-        level=Level.NOTE,
-        text=f"Jobs wait in paused queues: {_listed(names)}.",
-        remedy=f"{facts.hint.command('resume', *list(waiting)[:NAMED])} lets them run.",
-    )
+    told = [f"{name} ({jobs(pending)})" for name, pending in waiting.items()]
+    text = f"Jobs wait in paused queues: {names(told, NAMED)}."
+    remedy = f"{facts.hint.command('resume', *list(waiting)[:NAMED])} lets them run."
+    return Finding("queues", Level.NOTE, text, remedy)
 
 
 def isolated_jobs(facts: DoctorFacts) -> Finding | None:
@@ -404,37 +342,30 @@ def isolated_jobs(facts: DoctorFacts) -> Finding | None:
     if not lanes:
         return None
     count = sum(lane.ready for lane in lanes)
-    return Finding(
-        check="isolation",
-        level=Level.WARNING,
-        text=(
-            f"{_jobs_in_words(count)} must run in a process of {_own(count)} own, because of a crash or a time limit,"
-            " and no live worker can do that."
-        ),
-        remedy=(
-            f"Start a worker by `{facts.hint.command('worker')}`: those that are part of another program have no such"
-            " processes."
-        ),
+    text = (
+        f"{jobs(count)} must run in a process of {_own(count)} own, because of a crash or a time limit,"
+        " and no live worker can do that."
     )
+    remedy = (
+        f"Start a worker by `{facts.hint.command('worker')}`: those that are part of another program have no such"
+        " processes."
+    )
+    return Finding("isolation", Level.WARNING, text, remedy)
 
 
 def quarantined_jobs(facts: DoctorFacts) -> Finding | None:
-    """Whether jobs were put away because they kill their process."""
     if not facts.quarantined:
         return None
     these = ("--kind", "crash_loop")
-    return Finding(
-        check="quarantine",
-        level=Level.WARNING,
-        text=(
-            f"{_jobs_in_words(facts.quarantined)} killed {_own(facts.quarantined)} process again and again, and"
-            f" {'was' if facts.quarantined == 1 else 'were'} put away."
-        ),
-        remedy=(
-            f"{facts.hint.command('list', *these)} names them, and {facts.hint.command('show')} has the signal and the"
-            f" stack of each. Mend the code, then {facts.hint.command('redrive', *these)}."
-        ),
+    text = (
+        f"{jobs(facts.quarantined)} killed {_own(facts.quarantined)} process again and again, and"
+        f" {'was' if facts.quarantined == 1 else 'were'} put away."
     )
+    remedy = (
+        f"{facts.hint.command('list', *these)} names them, and {facts.hint.command('show')} has the signal and the"
+        f" stack of each. Mend the code, then {facts.hint.command('redrive', *these)}."
+    )
+    return Finding("quarantine", Level.WARNING, text, remedy)
 
 
 def backlog(facts: DoctorFacts) -> Finding | None:
@@ -443,16 +374,13 @@ def backlog(facts: DoctorFacts) -> Finding | None:
         return None
     served = [lane for lane in facts.lanes if any(_serves(worker, lane) for worker in facts.live)]
     if facts.since(served) <= PATIENCE:
-        return Finding(
-            check="backlog", level=Level.OK, text="No job that a worker would take has waited for long."
-        )
+        return Finding("backlog", Level.OK, "No job that a worker would take has waited for long.")
     oldest = min(served, key=lambda lane: lane.oldest)
-    return Finding(
-        check="backlog",
-        level=Level.WARNING,
-        text=f"A job of {oldest.task} in {oldest.queue} has been ready for {span(facts.now - oldest.oldest)}.",
-        remedy="The workers do not keep up: start more, or give them more slots with --concurrency or --processes.",
+    text = f"A job of {oldest.task} in {oldest.queue} has been ready for {span(facts.now - oldest.oldest)}."
+    remedy = (
+        "The workers do not keep up: start more, or give them more slots with --concurrency or --processes."
     )
+    return Finding("backlog", Level.WARNING, text, remedy)
 
 
 def _serves(worker: WorkerRecord, lane: LaneFacts) -> bool:
@@ -472,31 +400,18 @@ def _due(facts: DoctorFacts) -> int:
     )
 
 
-def _jobs_in_words(count: int) -> str:
-    return f"{count} job{'' if count == 1 else 's'}"
-
-
 def _own(count: int) -> str:
     return "its" if count == 1 else "their"
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
 def failed_schedules(facts: DoctorFacts) -> Finding | None:
-    """Whether there are schedules that are not tried any more."""
     broken = [each for each in facts.schedules if each.failed]
     if not broken:
         return None
     told = names([f"{each.name} ({each.error})" for each in broken])
-    return Finding(
-        check="schedules",
-        level=Level.PROBLEM,
-        text=f"{_schedules_in_words(broken)} not fired any more, after too many errors: {told}.",
-        remedy=f"Mend the cause, then: shigoto schedules resume {broken[0].name}.",
-    )
+    text = f"{_schedules_in_words(broken)} not fired any more, after too many errors: {told}."
+    remedy = f"Mend the cause, then: shigoto schedules resume {broken[0].name}."
+    return Finding("schedules", Level.PROBLEM, text, remedy)
 
 
 def overdue_schedules(facts: DoctorFacts) -> Finding | None:
@@ -509,19 +424,15 @@ def overdue_schedules(facts: DoctorFacts) -> Finding | None:
     if not late:
         return None
     late.sort(key=lambda each: (each.look_at or 0, each.name))
-    told = names([f"{each.name} (by {span(_late_by(each, facts))})" for each in late])
+    told = names([f"{each.name} (by {span(facts.now - to_datetime(each.look_at or 0))})" for each in late])
     remedy = (
         "None of the workers ticks, or none knows their code: some are told not to, and one that drains never does."
         f" Start one that does: {facts.hint.command('worker')}."
         if facts.live
         else f"Nobody is there to tick: start a worker, {facts.hint.command('worker')}."
     )
-    return Finding(
-        check="schedules",
-        level=Level.PROBLEM,
-        text=f"{_schedules_in_words(late)} overdue: {told}.",
-        remedy=remedy,
-    )
+    text = f"{_schedules_in_words(late)} overdue: {told}."
+    return Finding("schedules", Level.PROBLEM, text, remedy)
 
 
 def undeclared_schedules(facts: DoctorFacts) -> Finding | None:
@@ -530,15 +441,14 @@ def undeclared_schedules(facts: DoctorFacts) -> Finding | None:
     if not facts.live or not lost:  # without a worker nobody could declare them
         return None
     told = names([f"{each.name} (by {each.origin})" for each in lost])
-    return Finding(
-        check="schedules",
-        level=Level.WARNING,
-        text=f"{_schedules_in_words(lost)} declared in code that no process has any more, and not fired: {told}.",
-        remedy=(
-            "Start a worker whose app has that code. If it is gone for good: shigoto schedules remove"
-            f" {lost[0].name}."
-        ),
+    text = (
+        f"{_schedules_in_words(lost)} declared in code that no process has any more, and not fired: {told}."
     )
+    remedy = (
+        "Start a worker whose app has that code. If it is gone for good: shigoto schedules remove"
+        f" {lost[0].name}."
+    )
+    return Finding("schedules", Level.WARNING, text, remedy)
 
 
 def unreadable_schedules(facts: DoctorFacts) -> Finding | None:
@@ -549,15 +459,13 @@ def unreadable_schedules(facts: DoctorFacts) -> Finding | None:
     if not lost:
         return None
     told = names([f"{each.name} ({facts.unreadable[each.name].rstrip('.')})" for each in lost])
-    return Finding(
-        check="schedules",
-        level=Level.PROBLEM if any(_is_overdue(each, facts) for each in lost) else Level.WARNING,
-        text=f"{_schedules_in_words(lost)} not understood here, and fired by no such process: {told}.",
-        remedy=(
-            "Install tzdata where workers and schedulers run, or give it another time zone: shigoto schedules update"
-            f" {lost[0].name} --tz ZONE. One that code declares gets it there."
-        ),
+    level = Level.PROBLEM if any(_is_overdue(each, facts) for each in lost) else Level.WARNING
+    text = f"{_schedules_in_words(lost)} not understood here, and fired by no such process: {told}."
+    remedy = (
+        "Install tzdata where workers and schedulers run, or give it another time zone: shigoto schedules update"
+        f" {lost[0].name} --tz ZONE. One that code declares gets it there."
     )
+    return Finding("schedules", level, text, remedy)
 
 
 def _is_overdue(schedule: Schedule, facts: DoctorFacts) -> bool:
@@ -566,10 +474,6 @@ def _is_overdue(schedule: Schedule, facts: DoctorFacts) -> bool:
 
 def _is_undeclared(schedule: Schedule, facts: DoctorFacts) -> bool:
     return bool(schedule.origin) and schedule.declared_at < to_millis(facts.now) - HEARD_WITHIN
-
-
-def _late_by(schedule: Schedule, facts: DoctorFacts) -> timedelta:
-    return facts.now - to_datetime(schedule.look_at or 0)
 
 
 def _schedules_in_words(some: Sequence[Schedule]) -> str:

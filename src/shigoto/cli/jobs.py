@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from shigoto.options import CallOptions
 
 WHOLE = re.compile(r"-?\d{1,9}")
-
 ROWS = 20
 # What a narrow terminal can do without, the highest first.
 SPARE = {"cancelled": 6, "scheduled": 5, "blocked": 4, "completed": 3, "processing": 2, "failed": 1}
@@ -360,7 +359,7 @@ def _job_row(job: Job, now: datetime, *, brief: bool) -> list[str]:
         _state(job, now),
         str(job.priority),
         f"{min(job.failures, job.max_failures - 1)}/{job.max_failures - 1}",
-        output.moment(job.created_at, now) if brief else output.iso(job.created_at),
+        output.instant(job.created_at, now, brief=brief),
         output.preview(job),
     ]
 
@@ -425,7 +424,7 @@ def _worker_row(worker: WorkerRecord, now: datetime, *, brief: bool) -> list[str
         "all" if worker.queues is None else ",".join(worker.queues),
         str(worker.slots),
         str(worker.processing),
-        output.moment(worker.started_at, now) if brief else output.iso(worker.started_at),
+        output.instant(worker.started_at, now, brief=brief),
         f"{output.span(left)} left" if left.total_seconds() >= 0 else f"{output.span(-left)} overdue",
         "yes" if worker.isolates else "no",
         "stopping" if worker.stopping else "working",
@@ -450,7 +449,6 @@ class ActionResult(Struct, frozen=True, kw_only=True):
     noun: str = "job"
 
     def record(self) -> dict[str, object]:
-        """For programs."""
         error = {"error": {"code": self.code, "message": self.text}} if self.code else {}
         return {self.noun: self.word, **self.fields, **error}
 
@@ -485,11 +483,8 @@ def cancel(ctx: click.Context, words: tuple[str, ...], *, force: bool, **options
             return cancel_matching(ctx, engine, request, force=force)
         if force and not options["yes"] and not _agreed_to_force(engine, selection.jobs):
             return 1
-        return _each(
-            engine,
-            selection.jobs,
-            lambda word, job: _cancel(engine, word, job, force=force),
-            as_json=options["as_json"],
+        return act_on_each(
+            selection.jobs, lambda word: _cancel(engine, word, force=force), as_json=options["as_json"]
         )
 
 
@@ -522,7 +517,8 @@ def _is_running(engine: "Engine", word: str) -> bool:
         return False
 
 
-def _cancel(engine: "Engine", word: str, job: Job, *, force: bool) -> ActionResult:
+def _cancel(engine: "Engine", word: str, *, force: bool) -> ActionResult:
+    job = pick(engine, word)
     state = _handle(audited(engine), job).cancel(force=force)
     name = f"#{job.number} ({job.task})"
     match state:
@@ -561,12 +557,11 @@ def retry(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
     with closing(target_of(ctx).existing_store(selection.store)) as engine:
         if request is not None:
             return redrive_matching(ctx, engine, request)
-        return _each(
-            engine, selection.jobs, lambda word, job: _retry(engine, word, job), as_json=options["as_json"]
-        )
+        return act_on_each(selection.jobs, lambda word: _retry(engine, word), as_json=options["as_json"])
 
 
-def _retry(engine: "Engine", word: str, job: Job) -> ActionResult:
+def _retry(engine: "Engine", word: str) -> ActionResult:
+    job = pick(engine, word)
     _handle(audited(engine), job).retry()
     return ActionResult(
         word=word,
@@ -587,10 +582,11 @@ def rerun(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
     """
     store, jobs = split_jobs(ctx, words)
     with closing(target_of(ctx).existing_store(store)) as engine:
-        return _each(engine, jobs, lambda word, job: _rerun(engine, word, job), as_json=as_json)
+        return act_on_each(jobs, lambda word: _rerun(engine, word), as_json=as_json)
 
 
-def _rerun(engine: "Engine", word: str, job: Job) -> ActionResult:
+def _rerun(engine: "Engine", word: str) -> ActionResult:
+    job = pick(engine, word)
     new = engine.run(rerun_op(engine, job.id, actor=actor()))
     text = f"#{job.number} ({job.task}) runs again as #{new.number} ({new.id})."
     return ActionResult(
@@ -598,24 +594,19 @@ def _rerun(engine: "Engine", word: str, job: Job) -> ActionResult:
     )
 
 
-def _each(
-    engine: "Engine", words: Sequence[str], act: Callable[[str, Job], ActionResult], *, as_json: bool
+def act_on_each(
+    words: Sequence[str], act: Callable[[str], ActionResult], *, noun: str = "job", as_json: bool
 ) -> int:
-    """Act on one job after the other and tell of each; a store that fails ends it, since it would fail again."""
+    """Act on one thing after the other and tell of each; a store that fails ends it, since it would fail again."""
     told: list[ActionResult] = []
     for word in words:
         try:
-            told.append(act(word, pick(engine, word)))
+            told.append(act(word))
         except ShigotoError as error:
-            told.append(ActionResult(word=word, text=str(error), code=error.code))
+            told.append(ActionResult(word=word, text=str(error), code=error.code, noun=noun))
             if isinstance(error, StoreError):
                 break
-    tell(told, as_json=as_json)
-    return 1 if len(told) < len(words) or any(one.code for one in told) else 0
-
-
-def tell(told: Sequence[ActionResult], *, as_json: bool) -> None:
-    """Say what was done."""
+    done = [one for one in told if not one.code]
 
     def say() -> None:
         if as_json:
@@ -624,7 +615,8 @@ def tell(told: Sequence[ActionResult], *, as_json: bool) -> None:
         for one in told:
             click.echo(f"Error [{one.code}]: {one.text}" if one.code else one.text, err=one.code is not None)
 
-    print_or_warn(say, " ".join(one.text for one in told if not one.code))
+    print_or_warn(say, " ".join(one.text for one in done))
+    return 0 if len(done) == len(words) else 1
 
 
 def _handle(engine: "Engine", job: Job) -> JobHandle[Any]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class Sent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one test message, for programs."""
-
     rule: str
     target: str
     delivered: bool
@@ -30,8 +28,6 @@ class Sent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RuleRecord(Struct, frozen=True, kw_only=True):
-    """A rule, for programs."""
-
     name: str
     on: str
     targets: tuple[str, ...]

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from math import ceil
@@ -30,6 +30,8 @@ COLOURS = {
     State.CANCELLED: "magenta",
     State.BLOCKED: "blue",
 }
+
+OBEYED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}  # by terminals
 
 Paint = Callable[[str], str]
 
@@ -184,7 +186,6 @@ def discard_output() -> None:
 
 
 def can_redraw(stream: TextIO | None = None) -> bool:
-    """Whether the stream is a terminal that understands more than text."""
     return is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
@@ -197,6 +198,11 @@ def paint_state(text: str) -> str:
     """A state's name in its colour; anything else as it is."""
     word = text.partition(" ")[0]
     return click.style(text, fg=COLOURS[State(word)]) if word in list(State) else text
+
+
+def painter(colours: Mapping[str, str]) -> Paint:
+    """What paints these words in their colours, and leaves anything else as it is."""
+    return lambda text: click.style(text, fg=colours[text]) if text in colours else text
 
 
 def moment(at: datetime, now: datetime) -> str:
@@ -224,6 +230,11 @@ def span(length: timedelta) -> str:
     return f"{int(days)} d {int(abs(hours) % 24)} h"
 
 
+def instant(at: datetime, now: datetime, *, brief: bool) -> str:
+    """An instant in local time and short, or else as ISO 8601 in UTC."""
+    return moment(at, now) if brief else iso(at)
+
+
 def iso(at: datetime) -> str:
     """An instant for programs: ISO 8601, in UTC, to the second."""
     return at.isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -236,7 +247,6 @@ def bar(share: float, length: int = BAR) -> str:
 
 
 def total(queues: dict[str, Counts]) -> Counts:
-    """The counts of all queues together."""
     sums = Counter[str]()
     for counts in queues.values():
         sums.update(msgspec.structs.asdict(counts))
@@ -268,10 +278,7 @@ def embedded(text: str) -> object:
     """Stored JSON as it is, digit by digit; text that is no JSON as a string."""
     try:
         msgspec.json.decode(text)
-    except (
-        msgspec.DecodeError,
-        RecursionError,
-    ):  # a payload that was written by hand may be as deep as it likes
+    except (msgspec.DecodeError, RecursionError):  # one that was written by hand may be as deep as it likes
         return text
     return msgspec.Raw(text.encode())
 
@@ -285,6 +292,3 @@ def print_json(value: object) -> None:
 def harmless_json(text: bytes) -> bytes:
     """The same JSON without a character that a terminal obeys; the encoder escapes those below the space."""
     return text.decode().translate(OBEYED).encode()
-
-
-OBEYED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}

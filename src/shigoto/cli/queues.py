@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import timedelta
 from typing import NamedTuple
 
 import click
 
 from shigoto.cli import output
 from shigoto.cli.arguments import audited, misuse
-from shigoto.cli.confirm import print_or_warn
+from shigoto.cli.confirm import print_result
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, split_store, suggest, takes_target, target_of
 from shigoto.options import check_name
@@ -61,11 +60,10 @@ def queues(
 
 
 def queues_table(found: Sequence[Queue], width: int | None) -> list[str]:
-    """A line per queue."""
     limited = any(queue.max_pending is not None for queue in found)
     columns = [
         Column("queue", least=5),
-        Column("state", paint=_paint),
+        Column("state", paint=output.painter({PAUSED: "yellow"})),
         Column("pending", right=True),
         *([Column("limit", right=True)] if limited else []),
         Column("scheduled", right=True, spare=4),
@@ -81,32 +79,22 @@ def _row(queue: Queue, *, limited: bool) -> list[str]:
     counts = queue.counts
     numbers = (counts.scheduled, counts.processing, counts.failed, counts.completed)
     kept = (queue.keep_completed_for, queue.keep_failed_for, queue.keep_cancelled_for)
+    spans = ["default" if length is None else output.span(length) for length in kept]
     return [
         output.one_line(queue.name),
         PAUSED if queue.paused else OPEN,
         str(counts.pending),
         *(["" if queue.max_pending is None else str(queue.max_pending)] if limited else []),
         *(str(number) for number in numbers),
-        "default" if kept == (None, None, None) else ", ".join(_kept(length) for length in kept),
+        "default" if kept == (None, None, None) else ", ".join(spans),
     ]
 
 
-def _kept(length: timedelta | None) -> str:
-    return "default" if length is None else output.span(length)
-
-
-def _paint(text: str) -> str:
-    return click.style(text, fg="yellow") if text == PAUSED else text
-
-
 class Switched(NamedTuple):
-    """A queue that was paused or resumed, as it was just before."""
-
     name: str
     before: Queue | None
 
     def sentence(self, *, paused: bool) -> str:
-        """What it means."""
         if self.before is None:
             note = " No job was ever in it: is the name right?"
             return f"Queue {self.name} {'is paused' if paused else 'was not paused'}.{note}"
@@ -155,13 +143,5 @@ def _switch(ctx: click.Context, words: Sequence[str], *, paused: bool, as_json: 
                 engine.run(pause_op(audited(engine), name, paused=paused))
             switched.append(Switched(name, before.get(name)))
     told = [one.sentence(paused=paused) for one in switched]
-
-    def say() -> None:
-        if as_json:
-            output.print_json(
-                [{"queue": one.name, "paused": paused, "known": one.before is not None} for one in switched]
-            )
-        else:
-            click.echo("\n".join(told))
-
-    print_or_warn(say, " ".join(told))
+    records = [{"queue": one.name, "paused": paused, "known": one.before is not None} for one in switched]
+    print_result(records, "\n".join(told), as_json=as_json, done=" ".join(told))

@@ -19,11 +19,11 @@ from msgspec.structs import asdict
 
 from shigoto.cli import output
 from shigoto.cli.arguments import audited, hinting_at_texts, read_arguments, read_length, read_object
-from shigoto.cli.confirm import print_or_warn
-from shigoto.cli.jobs import ActionResult, expect_known, tell
+from shigoto.cli.confirm import print_result
+from shigoto.cli.jobs import ActionResult, act_on_each, expect_known
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
-from shigoto.model.errors import ScheduleInvalid, ShigotoError, StoreError, nearest
+from shigoto.model.errors import ScheduleInvalid, nearest
 from shigoto.model.job import KEY_MODES
 from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
 from shigoto.model.time import Millis, host_clock, to_millis
@@ -45,18 +45,22 @@ NAME = "[STORE] NAME"
 NAMES = "[STORE] NAME..."
 NONE = "none"  # the word for no limit, where there need not be one
 LIMITS = ("until", "catch_up_within")
+PLAN = (
+    "cron", "every", "at", "tz", "catch_up", "catch_up_most", "catch_up_within", "overlap", "jitter", "until", "gap",
+    "fold", "when_failed",
+)  # fmt: skip
 TICKS = 20
 
 LABEL = 12
 STATUS_COLOURS = {"paused": "yellow", "failed": "red", "undeclared": "yellow", "unreadable": "red"}
 OUTCOME_COLOURS = {
-    TickOutcome.FIRED: "green",
-    TickOutcome.CAUGHT_UP: "green",
-    TickOutcome.BACKFILLED: "green",
-    TickOutcome.RUN_NOW: "cyan",
-    TickOutcome.MISSED: "red",
-    TickOutcome.SKIPPED: "yellow",
-    TickOutcome.SUPPRESSED: "yellow",
+    "fired": "green",
+    "caught up": "green",
+    "backfilled": "green",
+    "run now": "cyan",
+    "missed": "red",
+    "skipped": "yellow",
+    "suppressed": "yellow",
 }
 STATUSES = {
     "active": "",
@@ -85,12 +89,10 @@ def read_time(ctx: click.Context, option: click.Parameter, text: str | None) -> 
 
 
 def read_end(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | str | None:
-    """A time, or the word for none."""
     return text if text == NONE else read_time(ctx, option, text)
 
 
 def read_limit(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | str | None:
-    """A duration, or the word for none."""
     return text if text == NONE else read_length(ctx, option, text)
 
 
@@ -144,12 +146,6 @@ def takes_call(command: F) -> F:
     return command
 
 
-PLAN = (
-    "cron", "every", "at", "tz", "catch_up", "catch_up_most", "catch_up_within", "overlap", "jitter", "until", "gap",
-    "fold", "when_failed",
-)  # fmt: skip
-
-
 def plan_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """What was said of the schedule itself; a limit that is taken away is None here."""
     said = {name: options[name] for name in PLAN if options[name] is not None}
@@ -157,7 +153,6 @@ def plan_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def said_of_jobs(options: Mapping[str, Any]) -> list[str]:
-    """The flags of what was said of its jobs."""
     flags = {"arguments": "arg", "tags": "tag"}
     said = [name for name, value in options.items() if name not in PLAN and value not in (None, (), False)]
     return [f"--{flags.get(name, name).replace('_', '-')}" for name in said]
@@ -189,7 +184,6 @@ def split_names(ctx: click.Context, words: Sequence[str]) -> tuple[str | None, l
 
 
 def split_one(ctx: click.Context, words: Sequence[str], *, hint: str = "") -> tuple[str | None, str]:
-    """The store and the one name after it. Raises a usage error."""
     store, names = split_store(words)
     _expect_name(ctx, store, names, hint)
     if len(names) > 1:
@@ -212,7 +206,6 @@ def audited_schedules(app: "Shigoto") -> "Schedules":
 
 @contextmanager
 def opened_schedules(ctx: click.Context, store: str | None) -> "Generator[Schedules]":
-    """The schedules of a store that is there."""
     with closing(target_of(ctx).app_of_store(store)) as app:
         yield audited_schedules(app)
 
@@ -259,13 +252,12 @@ def with_zone(at: datetime, tz: str) -> datetime:
 
 
 def schedules_table(found: Sequence[ScheduleRecord], width: int | None, now: datetime) -> list[str]:
-    """A line per schedule."""
     columns = [
         Column("schedule", least=8),
         Column("when", least=9),
         Column("time zone", least=6, spare=3),
         Column("task", least=6, spare=2),
-        Column("status", paint=_paint_status),
+        Column("status", paint=output.painter(STATUS_COLOURS)),
         Column("next tick"),
         Column("fired", right=True, spare=5),
         Column("missed", right=True, spare=4),
@@ -283,19 +275,11 @@ def _schedule_row(record: ScheduleRecord, now: datetime, *, brief: bool) -> list
         output.one_line(record.tz),
         output.one_line(record.task or "-"),
         record.status,
-        "-" if record.next_at is None else _moment(record.next_at, now, brief=brief),
+        "-" if record.next_at is None else output.instant(record.next_at, now, brief=brief),
         str(fired),
         str(counts.get(TickOutcome.MISSED, 0)),
         output.one_line(record.origin or "-"),
     ]
-
-
-def _moment(at: datetime, now: datetime, *, brief: bool) -> str:
-    return output.moment(at, now) if brief else output.iso(at)
-
-
-def _paint_status(text: str) -> str:
-    return click.style(text, fg=STATUS_COLOURS[text]) if text in STATUS_COLOURS else text
 
 
 def record_of(record: ScheduleRecord) -> dict[str, object]:
@@ -305,7 +289,6 @@ def record_of(record: ScheduleRecord) -> dict[str, object]:
 
 
 def page(record: ScheduleRecord, width: int | None) -> list[str]:
-    """All about one schedule, for people."""
     lines = [f"{click.style(record.name, bold=True)}: {output.one_line(record.when)}", ""]
     for label, text in facts_of(record):
         later = " " * (LABEL + 2)
@@ -365,7 +348,6 @@ class Preview(Struct, frozen=True, kw_only=True):
     more: bool  # there are later ones
 
     def record(self) -> dict[str, object]:
-        """For programs."""
         changes = [
             {**asdict(change), "by": change.by.total_seconds(), "meaning": change.sentence()}
             for change in self.changes
@@ -392,10 +374,9 @@ def preview_of(given: Definition, tz: str, since: Millis, to: Millis | None, lim
 
 
 def history_table(ticks: Sequence[TickRecord], tz: str, width: int | None) -> list[str]:
-    """A line per entry, the newest first."""
     columns = [
         Column("tick"),
-        Column("outcome", paint=_paint_outcome),
+        Column("outcome", paint=output.painter(OUTCOME_COLOURS)),
         Column("ticks", right=True, spare=2),
         Column("late", right=True, spare=1),
         Column("job", spare=3),
@@ -413,10 +394,6 @@ def _tick_row(tick: TickRecord, zone: tzinfo) -> list[str]:
         output.span(timedelta(seconds=tick.lateness)) if has_time else "-",
         "-" if tick.job is None else str(tick.job),
     ]
-
-
-def _paint_outcome(text: str) -> str:
-    return click.style(text, fg=OUTCOME_COLOURS[TickOutcome(text.replace(" ", "_"))])
 
 
 @click.command(name="list")
@@ -585,7 +562,7 @@ def add(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options:
         raise click.UsageError("Which task? Write its name after that of the schedule.", ctx)
     with opened_app(ctx, store, existing=False) as app:
         record = audited_schedules(app).add(said.name, call_of(app, said, options), **plan_of(options))
-    _tell_changed(record, f"Schedule {record.name} is added: {_next(record)}.", as_json=as_json)
+    print_result(record_of(record), f"Schedule {record.name} is added: {_next(record)}.", as_json=as_json)
 
 
 @click.command()
@@ -619,7 +596,7 @@ def update(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
     with opened_app(ctx, store, existing=True) as app:
         call = None if said.task is None else call_of(app, said, options)
         record = audited_schedules(app).update(said.name, call=call, **plan)
-    _tell_changed(record, f"Schedule {record.name} is changed: {_next(record)}.", as_json=as_json)
+    print_result(record_of(record), f"Schedule {record.name} is changed: {_next(record)}.", as_json=as_json)
 
 
 @click.command()
@@ -688,9 +665,7 @@ def run_now(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> Non
     with opened_app(ctx, store, existing=True) as app:
         job = audited_schedules(app).run_now(name)
     text = f"Job {job} of schedule {name} is stored."
-    print_or_warn(
-        lambda: output.print_json({"schedule": name, "job": job}) if as_json else click.echo(text), text
-    )
+    print_result({"schedule": name, "job": job}, text, as_json=as_json)
 
 
 @click.command()
@@ -713,39 +688,24 @@ def backfill(
         tz = app.schedules.get(name).tz
         stored = audited_schedules(app).backfill(name, with_zone(since, tz), with_zone(to, tz))
     text = f"{len(stored)} tick{'' if len(stored) == 1 else 's'} of schedule {name} fired."
-    print_or_warn(
-        lambda: output.print_json({"schedule": name, "jobs": stored}) if as_json else click.echo(text), text
-    )
+    print_result({"schedule": name, "jobs": stored}, text, as_json=as_json)
 
 
 def _next(record: ScheduleRecord) -> str:
     return "never due again" if record.next_at is None else f"due next at {output.iso(record.next_at)}"
 
 
-def _tell_changed(record: ScheduleRecord, text: str, *, as_json: bool) -> None:
-    print_or_warn(lambda: output.print_json(record_of(record)) if as_json else click.echo(text), text)
-
-
 def _each(
-    ctx: click.Context,
-    words: tuple[str, ...],
-    act: Callable[["Schedules", str], str],
-    *,
-    as_json: bool,
+    ctx: click.Context, words: tuple[str, ...], act: Callable[["Schedules", str], str], *, as_json: bool
 ) -> int:
-    """Act on one schedule after the other and tell of each; a store that fails ends it, since it would fail again."""
     store, names = split_names(ctx, words)
-    told: list[ActionResult] = []
     with opened_schedules(ctx, store) as known:
-        for name in names:
-            try:
-                told.append(ActionResult(word=name, text=act(known, name), noun="schedule"))
-            except ShigotoError as error:
-                told.append(ActionResult(word=name, text=str(error), code=error.code, noun="schedule"))
-                if isinstance(error, StoreError):
-                    break
-    tell(told, as_json=as_json)
-    return 1 if len(told) < len(names) or any(one.code for one in told) else 0
+        return act_on_each(
+            names,
+            lambda name: ActionResult(word=name, text=act(known, name), noun="schedule"),
+            noun="schedule",
+            as_json=as_json,
+        )
 
 
 class Verbs(click.Group):
@@ -760,14 +720,14 @@ class Verbs(click.Group):
         words = iter(args)
         first = next((word for word in words if not _is_option(word, words)), None)
         asks_for_help = bool({"-h", "--help"} & set(args))
-        if not asks_for_help and not ctx.resilient_parsing and (first is None or _is_store(first, self)):
+        is_list = first is None or (first not in self.commands and looks_like_store(first))
+        if not asks_for_help and not ctx.resilient_parsing and is_list:
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first word, or a usage error that suggests one."""
         if args and args[0] not in self.commands and not ctx.resilient_parsing:
             ctx.fail(f"There is no command 'schedules {args[0]}'.{nearest(args[0], tuple(self.commands))}")
         return super().resolve_command(ctx, args)
@@ -778,10 +738,6 @@ def _is_option(word: str, rest: Iterator[str]) -> bool:
     if word in ("--app", "--url"):
         next(rest, None)
     return word.startswith("-")
-
-
-def _is_store(word: str, group: click.Group) -> bool:
-    return word not in group.commands and looks_like_store(word)
 
 
 @click.group(cls=Verbs)
@@ -801,17 +757,5 @@ def schedules(ctx: click.Context) -> None:
     """
 
 
-for verb in (
-    list_schedules,
-    show,
-    preview,
-    history,
-    add,
-    update,
-    remove,
-    pause,
-    resume,
-    run_now,
-    backfill,
-):
+for verb in (list_schedules, show, preview, history, add, update, remove, pause, resume, run_now, backfill):
     schedules.add_command(verb)

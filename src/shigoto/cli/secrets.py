@@ -1,13 +1,13 @@
 """Keys: making one, and encrypting anew what is stored."""
 
-import sys
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from shigoto.cli import output
+from shigoto.cli.confirm import StatusLine
 from shigoto.cli.target import CommandTarget, suggest, takes_target, target_of
 from shigoto.model.errors import EncryptionKeyMissing
 
@@ -64,12 +64,8 @@ def rotate(ctx: click.Context, store: str | None, *, as_json: bool) -> int:
 
     target = target_of(ctx)
     keys = keys_of(target)
-    with (
-        closing(target.existing_store(store)) as engine,
-        signals_interrupt(),
-        RotationProgressBar() as display,
-    ):
-        rotated = Rotation(engine, keys, tell=display.show).run()
+    with closing(target.existing_store(store)) as engine, signals_interrupt(), StatusLine() as line:
+        rotated = Rotation(engine, keys, tell=lambda told: line.draw(_progress(told))).run()
     if as_json:
         output.print_json({"key": keys.current, **_record(rotated)})
     else:
@@ -90,31 +86,9 @@ def keys_of(target: CommandTarget) -> "Encryption":
     return keys
 
 
-class RotationProgressBar:
-    """How far a rotation is: a bar where somebody looks, else nothing before the end."""
-
-    def __init__(self) -> None:
-        self._drawn = output.can_redraw(sys.stderr)
-        self._shown = False
-
-    def __enter__(self) -> "RotationProgressBar":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
-    def show(self, rotated: "Rotated") -> None:
-        """Show it."""
-        if not self._drawn:
-            return
-        self._shown = True
-        share = rotated.at / rotated.to if rotated.to else 1.0
-        text = (
-            f"{output.bar(share)} job {rotated.at} of {rotated.to}, {_values(rotated.changed)} encrypted anew"
-        )
-        room = (output.width_of(sys.stderr) or len(text) + 1) - 1
-        click.echo(f"\r\x1b[K{output.clip(text, room)}", nl=False, err=True)
+def _progress(rotated: "Rotated") -> str:
+    share = rotated.at / rotated.to if rotated.to else 1.0
+    return f"{output.bar(share)} job {rotated.at} of {rotated.to}, {_values(rotated.changed)} encrypted anew"
 
 
 def _record(rotated: "Rotated") -> dict[str, object]:

@@ -24,18 +24,11 @@ UNNAMED = (
     "No app is named: jobs of tasks that live workers have are taken, but for the built-in ones their arguments are"
     " not checked. Name yours with --app module:attr, $SHIGOTO_APP or app in shigoto.toml."
 )
-SHARED = (
-    "name",
-    "ready_file",
-    "stop_on_eof",
-    "log_format",
-    "log_level",
-)  # options of `worker` that mean the same
+# Options of `worker` that mean the same.
+SHARED = ("name", "ready_file", "stop_on_eof", "log_format", "log_level")
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
-    """The options of `server`, by their names."""
-
     host: str
     port: int
     certificate: Path | None
@@ -132,7 +125,6 @@ server.params += [option for option in worker.params if option.name in SHARED]
 
 
 def expect_extra() -> None:
-    """Raise an error if what the service is made of is not installed."""
     missing = [name for name in ("fastapi", "uvicorn", "httptools") if find_spec(name) is None]
     if missing:
         raise click.ClickException(

@@ -73,7 +73,6 @@ class SettingsFolder:
 
     @cached_property
     def settings(self) -> FileSettings:
-        """What the files say. Raises SettingsError."""
         return read_settings()
 
 
@@ -83,7 +82,6 @@ class Seconds(click.FloatRange):
     name = "number of seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Raises BadParameter."""
         seconds: float = super().convert(value, param, ctx)
         if isnan(seconds):
             self.fail(f"{value!r} is no number of seconds.", param, ctx)
@@ -214,7 +212,8 @@ def _load(file: str, *, required: bool = False, only_with: bytes = b"") -> dict[
     try:
         status = os.stat(file)
         # Whoever opens a pipe waits, perhaps for ever.
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode) and not _is_null(status):
+        is_null = os.path.samestat(status, os.stat(os.devnull))
+        if not (is_null or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             raise SettingsError(f"{named} is no regular file.")
         with open(file, "rb") as stream:
             text = stream.read()
@@ -234,10 +233,6 @@ def _load(file: str, *, required: bool = False, only_with: bytes = b"") -> dict[
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{file} is no TOML: {str(error).rstrip('.')}.") from error
-
-
-def _is_null(status: os.stat_result) -> bool:
-    return os.path.samestat(status, os.stat(os.devnull))
 
 
 def _checked(found: Mapping[str, Any], place: FileSettings) -> FileSettings:
@@ -320,7 +315,6 @@ def _expected(option: click.Option) -> "tuple[type | tuple[type, ...], str]":
 
 
 def _has_others(value: object) -> bool:
-    """Whether it is a list of anything but strings."""
     return _is_list(value) and not all(isinstance(each, str) for each in value)
 
 
@@ -339,7 +333,6 @@ def _is_list(value: object) -> TypeGuard[list[object]]:
 
 
 def _shown(value: object) -> str:
-    """A value as TOML has it, in short."""
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else without_secrets(repr(value))
     return text if len(text) <= 60 else f"{text[:60]}…"
 

@@ -55,7 +55,6 @@ class Story(Struct, frozen=True, kw_only=True):
 
     @property
     def worker(self) -> WorkerRecord | None:
-        """The worker that has the job now."""
         return next((worker for worker in self.workers if worker.id == self.job.worker), None)
 
     @property
@@ -65,13 +64,10 @@ class Story(Struct, frozen=True, kw_only=True):
 
     @property
     def paused(self) -> bool:
-        """Whether its queue is."""
         return any(queue.paused for queue in self.settings if queue.name == self.job.queue)
 
 
 def story_op(engine: "Engine", job: Job) -> Op[Story]:
-    """The story of a job, read in one go."""
-
     def steps() -> Steps[Story]:
         [fresh] = yield from engine.get([job.id]).start()
         if fresh is None:
@@ -143,7 +139,6 @@ def show(
 
 
 def presentable(story: Story) -> Story:
-    """The story as it may be shown."""
     return structs.replace(
         story,
         job=presented(story.job),
@@ -211,7 +206,8 @@ def page(
     for label, text in facts(job, now, width):
         lines += _labelled(label, text, width)
     lines += ["", click.style("Timeline", bold=True)]
-    lines += [f"  {_clipped(line, width, 2)}" for line in timeline(story, now, brief=width is not None)]
+    told = timeline(story, now, brief=width is not None)
+    lines += [f"  {line if width is None else output.clip(line, max(1, width - 2))}" for line in told]
     for title, trace in traces(story, every=all_traces):
         lines += ["", click.style(title, bold=True), *(f"  {line}" for line in output.lines_of(trace))]
     if story.logs and log_lines:
@@ -333,7 +329,7 @@ def _limits(job: Job, now: datetime, *, brief: bool) -> Iterator[str]:
         if millis is not None:
             yield f"{name} {output.span(timedelta(milliseconds=millis))}" if millis else f"no {name}"
     if job.expires_at is not None:
-        yield f"expires {_at(job.expires_at, now, brief=brief)}"
+        yield f"expires {output.instant(job.expires_at, now, brief=brief)}"
     if job.alone:
         yield "a process of its own"
     if job.max_crashes is None:
@@ -341,12 +337,14 @@ def _limits(job: Job, now: datetime, *, brief: bool) -> Iterator[str]:
 
 
 def timeline(story: Story, now: datetime, *, brief: bool) -> list[str]:
-    """What has happened, oldest first, a line each."""
     job = story.job
     events = [(job.created_at, "created")]
     if job.run_at != job.created_at:
         events.append((job.run_at, "due"))
-    events += [(attempt.started_at, text) for attempt, text in _runs(story.attempts)]
+    for attempt, number in numbered(story.attempts):
+        length = output.span(attempt.finished_at - attempt.started_at)
+        error = f": {output.brief(attempt.error)}" if attempt.error else ""
+        events.append((attempt.started_at, f"attempt {number} {attempt.outcome} after {length}{error}"))
     if job.state is State.PROCESSING and job.started_at is not None:
         events.append((job.started_at, f"attempt {job.attempt} started"))
     if job.state is State.COMPLETED and job.started_at is not None and job.finished_at is not None:
@@ -357,14 +355,7 @@ def timeline(story: Story, now: datetime, *, brief: bool) -> list[str]:
     if job.finished_at is not None:
         events.append((job.finished_at, str(job.state)))
     events.sort(key=lambda event: event[0])  # stable: what has the same time stays in the order of its kind
-    return [f"{_at(at, now, brief=brief)}  {text}" for at, text in events]
-
-
-def _runs(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, str]]:
-    for attempt, number in numbered(attempts):
-        length = output.span(attempt.finished_at - attempt.started_at)
-        error = f": {output.brief(attempt.error)}" if attempt.error else ""
-        yield attempt, f"attempt {number} {attempt.outcome} after {length}{error}"
+    return [f"{output.instant(at, now, brief=brief)}  {text}" for at, text in events]
 
 
 def numbered(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, int]]:
@@ -396,7 +387,7 @@ def _log(story: Story, now: datetime, *, count: int, brief: bool) -> list[str]:
         number = line.token - sum(token < line.token for token in given_back)
         first, *more = output.lines_of(line.text)
         level = f"{output.one_line(line.level):<7}"
-        lines.append(f"  {_at(line.at, now, brief=brief)}  attempt {number}  {level}  {first}")
+        lines.append(f"  {output.instant(line.at, now, brief=brief)}  attempt {number}  {level}  {first}")
         lines += [f"    {each}" for each in more]
     return lines
 
@@ -425,11 +416,3 @@ def _cut(text: str, width: int) -> list[str]:
         pieces[-1] += letter
         taken += size
     return pieces
-
-
-def _clipped(text: str, width: int | None, indent: int) -> str:
-    return text if width is None else output.clip(text, max(1, width - indent))
-
-
-def _at(at: datetime, now: datetime, *, brief: bool) -> str:
-    return output.moment(at, now) if brief else output.iso(at)

@@ -181,18 +181,10 @@ ALTER DEFAULT PRIVILEGES FOR ROLE {maker} IN SCHEMA {schema} GRANT SELECT, USAGE
 
 def bootstrap_script(wanted: Bootstrap) -> str:
     """The SQL of all of it, in one transaction."""
-    names = {
-        "database": identifier(wanted.database),
-        "schema": identifier(wanted.schema),
-        "migrator": identifier(wanted.migrator.name),
-        "runtime": identifier(wanted.runtime.name),
-    }
-    texts = {
-        "database_text": literal(wanted.database),
-        "schema_text": literal(wanted.schema),
-        "migrator_text": literal(wanted.migrator.name),
-        "runtime_text": literal(wanted.runtime.name),
-    }
+    roles = {"migrator": wanted.migrator.name, "runtime": wanted.runtime.name}
+    said = {"database": wanted.database, "schema": wanted.schema, **roles}
+    names = {name: identifier(text) for name, text in said.items()}
+    texts = {f"{name}_text": literal(text) for name, text in said.items()}
     timeouts = {
         "statement": _seconds(wanted.statement_timeout),
         "transaction": _seconds(wanted.transaction_timeout),
@@ -372,7 +364,6 @@ class Name(click.types.StringParamType):
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name. Raises BadParameter."""
         try:
             identifier(str(value))
         except ValueError as error:

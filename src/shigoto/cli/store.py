@@ -12,13 +12,13 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, BinaryIO, Protocol, runtime_checkable
 
 import click
 from msgspec import structs
 
 from shigoto.cli import output
-from shigoto.cli.confirm import jobs, jobs_and_schedules, print_or_warn
+from shigoto.cli.confirm import StatusLine, jobs, jobs_and_schedules, print_result
 from shigoto.cli.settings import Seconds
 from shigoto.cli.target import existing, shared, suggest, takes_target, target_of
 from shigoto.engine.open import open_engine
@@ -171,9 +171,8 @@ def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool)
         moved = plan.run()
         tokens = _left_behind(old)
     names = plan.names
-    print_or_warn(
-        lambda: _report_move(moved, names, tokens, as_json=as_json), _move_sentence(moved, names, tokens)
-    )
+    record = {"from": names[0], "to": names[1], **structs.asdict(moved), "tokens_left_behind": tokens}
+    print_result(record, _move_sentence(moved, names, tokens), as_json=as_json)
 
 
 def _left_behind(old: "Engine") -> int:
@@ -185,38 +184,20 @@ def _left_behind(old: "Engine") -> int:
     return sum(token.alive(now) for token in tokens)
 
 
-class MoveProgressBar:
+class MoveProgressBar(StatusLine):
     """How far a move is: a bar where somebody looks, else a line for each phase."""
 
     def __init__(self) -> None:
-        self._drawn = output.can_redraw(sys.stderr)
+        super().__init__()
         self._phase = ""
 
-    def __enter__(self) -> "MoveProgressBar":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._drawn and self._phase:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
     def show(self, progress: "MoveProgress") -> None:
-        """Show it."""
-        if self._drawn:
-            share = progress.done / progress.whole if progress.whole else 1.0
-            text = f"{output.bar(share)} {progress.done} of {progress.whole} {PHASES[progress.phase]}"
-            room = (output.width_of(sys.stderr) or len(text) + 1) - 1
-            click.echo(f"\r\x1b[K{output.clip(text, room)}", nl=False, err=True)
-        elif progress.phase != self._phase:
-            click.echo(f"{progress.done} of {progress.whole} {PHASES[progress.phase]}", err=True)
+        text = f"{progress.done} of {progress.whole} {PHASES[progress.phase]}"
+        share = progress.done / progress.whole if progress.whole else 1.0
+        self.draw(f"{output.bar(share)} {text}")
+        if not self.is_drawn and progress.phase != self._phase:
+            click.echo(text, err=True)
         self._phase = progress.phase
-
-
-def _report_move(moved: "Moved", names: tuple[str, str], tokens: int, *, as_json: bool) -> None:
-    if as_json:
-        record = {"from": names[0], "to": names[1], **structs.asdict(moved), "tokens_left_behind": tokens}
-        output.print_json(record)
-    else:
-        click.echo(_move_sentence(moved, names, tokens))
 
 
 def _move_sentence(moved: "Moved", names: tuple[str, str], tokens: int) -> str:
@@ -298,25 +279,17 @@ def import_jobs(ctx: click.Context, file: str, store: str | None, *, as_json: bo
         click.echo(f"{jobs_and_schedules(loaded.jobs, loaded.schedules)} imported.")
 
 
-class JobCounter:
+class JobCounter(StatusLine):
     """How many jobs are done, where somebody looks."""
 
     def __init__(self) -> None:
-        self._drawn = output.can_redraw(sys.stderr)
+        super().__init__()
         self._next = EVERY
 
-    def __enter__(self) -> "JobCounter":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._drawn:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
     def show(self, done: int) -> None:
-        """Show it, now and then."""
-        if self._drawn and done >= self._next:
+        if done >= self._next:
             self._next = done + EVERY
-            click.echo(f"\r{jobs(done)}", nl=False, err=True)
+            self.draw(jobs(done))
 
 
 @contextmanager

@@ -50,9 +50,7 @@ class FileEngine(Protocol):
     """An engine whose store is a file on this machine."""
 
     @property
-    def path(self) -> Path:
-        """The file."""
-        ...
+    def path(self) -> Path: ...
 
 
 @runtime_checkable
@@ -60,9 +58,7 @@ class ServerEngine(Protocol):
     """An engine whose store is a database on a server."""
 
     @property
-    def shown(self) -> str:
-        """The address of the store, without its secrets."""
-        ...
+    def shown(self) -> str: ...
 
 
 @runtime_checkable
@@ -123,7 +119,6 @@ class CommandTarget:
         return app
 
     def find_app(self) -> Found:
-        """The app, and who says so."""
         if self.app_flag is not None:
             return Found(self.app_flag, Origin("flag", "--app"))
         if app := from_environment("SHIGOTO_APP"):
@@ -223,7 +218,6 @@ class CommandTarget:
 
 
 def demo_app() -> "Shigoto":
-    """The app with the built-in tasks."""
     from shigoto import demo
 
     return demo.app()

@@ -108,7 +108,6 @@ def tasks_table(app: Shigoto, width: int | None) -> list[str]:
 
 
 def page(task: AnyTask, width: int | None, schedules: "Sequence[Declared]" = ()) -> list[str]:
-    """All about one task, for people. Raises DeclarationError."""
     schema = task.schema()
     lines = [*_title(task, width), ""]
     for label, text in [*facts(task), *(("scheduled", in_short(each)) for each in schedules)]:

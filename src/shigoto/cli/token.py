@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from shigoto.cli import output
 from shigoto.cli.arguments import actor, misuse, read_length
-from shigoto.cli.confirm import print_or_warn
+from shigoto.cli.confirm import print_result
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
 from shigoto.model.errors import StoreRefused
@@ -131,16 +131,14 @@ def revoke(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None
     with _opened(ctx, store) as engine, misuse(ctx):
         ended = engine.run(revoke_op(engine, word, actor=actor()))
     text = f"Token {ended.id} ({output.one_line(ended.name)}) is revoked."
-    told = {"id": ended.id, "name": ended.name, "revoked": True}
-    print_or_warn(lambda: output.print_json(told) if as_json else click.echo(text), text)
+    print_result({"id": ended.id, "name": ended.name, "revoked": True}, text, as_json=as_json)
 
 
 def tokens_table(records: Sequence[TokenRecord], width: int | None) -> list[str]:
-    """A line per token."""
     columns = [
         Column("id"),
         Column("name", least=6),
-        Column("status", paint=_paint),
+        Column("status", paint=output.painter(STATUS_COLOURS)),
         Column("scopes", least=6),
         Column("queues", least=6, spare=3),
         Column("tenant", least=6, spare=4),
@@ -161,10 +159,6 @@ def _row(each: TokenRecord) -> list[str]:
         "never" if each.expires_at is None else output.iso(each.expires_at),
         output.iso(each.created_at),
     ]
-
-
-def _paint(text: str) -> str:
-    return click.style(text, fg=STATUS_COLOURS[text]) if text in STATUS_COLOURS else text
 
 
 def _record(each: Token, now: int, text: str | None = None) -> TokenRecord:

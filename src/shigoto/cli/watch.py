@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from math import floor
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn, TextIO, TypeVar
 
 import click
@@ -53,8 +53,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Size(NamedTuple):
-    """How large a terminal is, in cells."""
-
     columns: int
     lines: int
 
@@ -71,9 +69,7 @@ class Canvas:
         self.enter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leave()
 
     def enter(self) -> None:

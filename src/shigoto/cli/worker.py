@@ -217,22 +217,15 @@ class DaemonOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def shown_name(self) -> str | None:
-        """What the logs call it, if that was said."""
         return None if self.name is None else storable("--name", self.name)
 
     def process_setup(self, notice: str | None) -> ProcessSetup:
-        """The set-up of the process, if it is this very one that runs the worker."""
         return ProcessSetup(
-            stop_on_eof=self.stop_on_eof,
-            log_format=self.log_format,
-            log_level=self.log_level,
-            notice=notice,
+            stop_on_eof=self.stop_on_eof, log_format=self.log_format, log_level=self.log_level, notice=notice
         )
 
 
 class WorkerOptions(DaemonOptions, frozen=True, kw_only=True):
-    """The options of `worker`, by their names."""
-
     queues: str | None
     processes: int | None
     concurrency: int
@@ -245,7 +238,6 @@ class WorkerOptions(DaemonOptions, frozen=True, kw_only=True):
     max_memory: int | None
 
     def for_worker(self) -> dict[str, Any]:
-        """Those that mean the same to a worker."""
         return {
             "queues": None if self.queues is None else tuple(self.queues.split(",")),
             "name": self.shown_name,
@@ -270,7 +262,6 @@ def find_processes(ctx: click.Context, target: CommandTarget) -> Found:
 
 
 def find_stats_every(ctx: click.Context, target: CommandTarget) -> Found:
-    """How often the log has a line of counts, and who says so."""
     found = find_option(ctx, worker_options()["stats_every"], target.settings)
     if found.value is not None:
         return found

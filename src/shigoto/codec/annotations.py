@@ -124,12 +124,7 @@ KINDS: Kinds = {
     inspect.TypedDictType: (dict,),
 }
 
-_WITH_FIELDS = (
-    inspect.DataclassType,
-    inspect.StructType,
-    inspect.TypedDictType,
-    inspect.NamedTupleType,
-)
+_WITH_FIELDS = (inspect.DataclassType, inspect.StructType, inspect.TypedDictType, inspect.NamedTupleType)
 
 
 def is_any(node: inspect.Type | None) -> bool:

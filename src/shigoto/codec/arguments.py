@@ -31,6 +31,11 @@ SECRET = "its value does not fit, and is secret"
 
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `([^`]*)`")
 
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+DEFINED = "#/$defs/"
+
+Schema = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Arguments:
@@ -143,8 +148,6 @@ class Arguments:
             self._refuse_payload(error)
 
     def json_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the payload."""
-
         return schema_of_arguments(self.task, self.struct, self.slots, self.defaults, self.secrets)
 
     def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Mapping[str, object]:
@@ -315,8 +318,6 @@ class Result:
             ) from error
 
     def json_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the stored text."""
-
         return schema_of_result(self.task, self.slot)
 
     def _write(self, value: object) -> bytes:
@@ -350,12 +351,6 @@ class Result:
         self.slot.check_storable(value, depth=self.limits.depth)
 
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-DEFINED = "#/$defs/"
-
-Schema = dict[str, Any]
-
-
 def schema_of_arguments(
     task: str,
     struct: type[msgspec.Struct],
@@ -383,7 +378,6 @@ def _write_only(schema: Schema) -> Schema:
 
 
 def schema_of_result(task: str, slot: Slot) -> Schema:
-    """The schema of a stored result."""
     if slot.adapter is None:
         (schema,), definitions, _ = _described([slot.annotation], {})
     else:

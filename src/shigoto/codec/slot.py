@@ -78,7 +78,6 @@ class Adapter:
 
     @property
     def types(self) -> "TypeAdapter[Any]":
-        """pydantic's own view of the annotation."""
         return self._types
 
 

@@ -191,12 +191,7 @@ def _check_text(value: str) -> None:
 
 
 def _check_parts(
-    value: object,
-    parts: Iterable[tuple[Any, object]],
-    *,
-    node: inspect.Type | None,
-    depth: int,
-    rules: Rules,
+    value: object, parts: Iterable[tuple[Any, object]], *, node: inspect.Type | None, depth: int, rules: Rules
 ) -> None:
     keys = node.key_type if isinstance(node, inspect.DictType) else None
     keyed, alike = is_object(value), _alike(node)

@@ -23,6 +23,8 @@ Priority = Annotated[int, Meta(ge=-32768, le=32767)]
 
 MOST_JOBS = 1_000
 MOST_BYTES = 4 * 1024 * 1024
+Weight = tuple[int, int]  # of one job: its number, and about how many characters it has
+T = TypeVar("T")
 
 
 class AttemptRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -165,10 +167,6 @@ class StoredSchedule(
     created_at: Instant
     declared_at: Instant = 0
     history: tuple[StoredTick, ...] = ()
-
-
-Weight = tuple[int, int]  # of one job: its number, and about how many characters it has
-T = TypeVar("T")
 
 
 def weight_of(entries: int) -> int:

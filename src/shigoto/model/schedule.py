@@ -84,9 +84,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     revision: int = 0
     definition: str
     origin: str = ""  # the function that declares it; empty if it was added while the system ran
-    paused_at: Millis | None = (
-        None  # since when its ticks are suppressed, if it is paused; those before are not
-    )
+    paused_at: Millis | None = None  # since when its ticks are suppressed, until somebody resumes it
     failed: bool = False  # it could not be submitted too often, and waits for somebody to resume it
     # A tick waits for the job of the one before; `held` in stores and in the record protocol.
     waiting_for_overlap: bool = field(default=False, name="held")
@@ -98,16 +96,13 @@ class Schedule(Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}  # of ticks, by outcome
     created_at: Millis
     declared_at: Millis = 0  # when a process that declares it was last heard of
-    stretch: TickEntry | None = (
-        None  # the entry of its newest ticks, if none of them fired: the next may join them
-    )
-    pauses: tuple[
-        Pause, ...
-    ] = ()  # that have ended, in order, while ticks from before them are to be decided
+    # The entry of its newest ticks, if none of them fired: the next may join them.
+    stretch: TickEntry | None = None
+    # Those that have ended, in order, while ticks from before them are to be decided.
+    pauses: tuple[Pause, ...] = ()
 
     @property
     def paused(self) -> bool:
-        """Whether its ticks are suppressed, until somebody resumes it."""
         return self.paused_at is not None
 
     @property
@@ -173,9 +168,8 @@ class Change(Struct, frozen=True, kw_only=True):
             entry = firing.entry
             if not known or not firing.ticks:  # or all of it was written down before, without those
                 left.append(firing)
-            elif (
-                entry.count > known
-            ):  # the others stay written down, from right behind the first on if that has fired
+            elif entry.count > known:
+                # The others stay written down, from right behind the first on if that has fired.
                 counts[entry.outcome] -= known
                 at = entry.at + 1 if entry.at in fired else entry.at
                 left.append(replace(firing, entry=replace(entry, at=at, count=entry.count - known)))

@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, get_args
 from urllib.parse import quote, quote_plus
 from uuid import UUID
 
@@ -63,7 +63,6 @@ _decoder = json.Decoder(Envelope)
 
 
 def is_encrypted(text: str | None) -> bool:
-    """Whether the text is an envelope."""
     return text is not None and text.startswith(PREFIX)
 
 
@@ -73,7 +72,6 @@ def unless_encrypted(text: str | None) -> str | None:
 
 
 def write_envelope(envelope: Envelope) -> str:
-    """The envelope as text."""
     return _encoder.encode(envelope).decode()
 
 
@@ -105,9 +103,7 @@ def type_of(text: str) -> str | None:
 
 
 Held = Literal["payload", "result", "failure", "progress", "checkpoint", "error", "traceback", "log"]
-HELD: tuple[Held, ...] = (
-    "payload", "result", "failure", "progress", "checkpoint", "error", "traceback", "log",
-)  # fmt: skip
+HELD: tuple[Held, ...] = get_args(Held)
 
 
 class EncryptedText(Struct, frozen=True, kw_only=True):

@@ -188,14 +188,7 @@ def died(number: int, token: int, queue: str, death: Death | None) -> Settlement
 
 
 def orphaned(
-    number: int,
-    token: int,
-    queue: str,
-    counters: Counters,
-    *,
-    worker: str | None,
-    isolates: bool,
-    only: bool,
+    number: int, token: int, queue: str, counters: Counters, *, worker: str | None, isolates: bool, only: bool
 ) -> Settlement:
     """The end of a run whose worker is gone: fenced (T10), or without a name, because it is not known any more.
 

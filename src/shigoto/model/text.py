@@ -29,6 +29,8 @@ ERROR_LIMIT = 4 * 1024  # bytes of UTF-8, of what an error says
 _PASSWORD = re.compile(r"(?<=://)([^:@/]*):.*@")
 _SECRET = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token|key|credential|auth|listen)[^=&]*=)[^&]*")
 
+_QUALNAME = type.__dict__["__qualname__"].__get__
+
 # What a database or a terminal would trip over: control characters but the tab, and half a surrogate pair.
 _UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -94,9 +96,6 @@ def name_of(error: BaseException) -> str:
     return name
 
 
-_QUALNAME = type.__dict__["__qualname__"].__get__
-
-
 def message_of(error: BaseException) -> str:
     """The error's own words, of any length."""
     try:
@@ -118,7 +117,6 @@ def _reason(error: BaseException) -> str:
 
 
 def plain_text(value: Any) -> str | None:
-    """The text itself."""
     try:
         return str.__str__(value)
     except TypeError:
@@ -155,7 +153,6 @@ def plain_moment(value: Any) -> datetime | None:
 
 
 def plain_span(value: Any) -> timedelta | None:
-    """The length of time."""
     try:
         return timedelta.__pos__(value)
     except TypeError:

@@ -25,9 +25,16 @@ Moment = Annotated[datetime, Meta(tz=True)]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_HOLD: Millis = 60_000
 
+Duration = timedelta | float
+
+LONGEST: Millis = 100 * 366 * 86_400_000
+
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+FORMS = "90, 90s, 5m, 2h, 1d or 2w"
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([smhdw]?)", re.ASCII)
+
 
 def host_clock() -> Millis:
-    """The host's wall clock."""
     return time.time_ns() // 1_000_000
 
 
@@ -51,15 +58,6 @@ def held_back(host: Millis, mark: Millis) -> Millis:
     A step of more than a minute is believed: standing still that long would freeze every due job.
     """
     return mark if 0 < mark - host <= MAX_HOLD else host
-
-
-Duration = timedelta | float
-
-LONGEST: Millis = 100 * 366 * 86_400_000
-
-UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-FORMS = "90, 90s, 5m, 2h, 1d or 2w"
-_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([smhdw]?)", re.ASCII)
 
 
 def milliseconds(duration: Duration, what: str) -> Millis:

@@ -42,6 +42,8 @@ from shigoto.schedule.definition import read
 
 Tell = Callable[[int], None]
 A_FILE = "a file"  # where jobs come from that are imported
+FORMAT = 1
+LONGEST = 256 * 1024 * 1024  # bytes of a line
 
 
 class Carried(Struct, frozen=True):
@@ -114,11 +116,18 @@ def _close(mover: Mover) -> None:
         mover.run(mover.shut(move_lock))
         mover.run(mover.wipe())  # of an import that was killed
         return
-    expect_empty(mover, "Nothing was imported")
-    mover.run(mover.shut(MoveLock(kind="filling", move=uuid4().hex, other=A_FILE)))
+    lock_empty(mover, A_FILE, "Nothing was imported")
+
+
+def lock_empty(mover: Mover, other: str, so_far: str) -> MoveLock:
+    """Close an empty store that is to be filled from the other. Raises StoreRefused if it is not empty."""
+    expect_empty(mover, so_far)
+    move_lock = MoveLock(kind="filling", move=uuid4().hex, other=other)
+    mover.run(mover.shut(move_lock))
     if not mover.run(mover.is_empty()):  # something came in between the two
         mover.run(mover.open())
-        expect_empty(mover, "Nothing was imported")
+        expect_empty(mover, so_far)
+    return move_lock
 
 
 def expect_empty(mover: Mover, so_far: str) -> None:
@@ -189,7 +198,6 @@ class _Filling:
 
 
 def _fill(mover: Mover, stream: BinaryIO, file: str, tell: Tell) -> tuple[int, Carried]:
-    """Put everything, and tell the highest number and how much it was."""
     filling = _Filling(mover, file, tell)
     highest = exported_at = 0
     for number, line in read_lines(stream, file):
@@ -213,13 +221,7 @@ def _length(job: JobRecord) -> int:
     return len(job.payload) + len(job.result or "") + len(job.checkpoint or "") + lines + errors
 
 
-FORMAT = 1
-LONGEST = 256 * 1024 * 1024  # bytes of a line
-
-
 class Header(Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
-    """The first line."""
-
     format: int
     shigoto: str
     engine: str
@@ -228,8 +230,6 @@ class Header(Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
 
 
 class End(Struct, frozen=True, kw_only=True, tag_field="kind", tag="end"):
-    """The last line."""
-
     jobs: int
     schedules: int = 0
 
@@ -241,7 +241,6 @@ _decoder: json.Decoder[Line] = json.Decoder(Line)
 
 
 def encode(line: Line) -> bytes:
-    """One line, with its end."""
     return _encoder.encode(line) + b"\n"
 
 
@@ -260,7 +259,12 @@ def read_lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, Line]]:
         number += 1
         line = _decoded(text, file, number)
         if (number == 1) != isinstance(line, Header):
-            raise BadLine(file, number, _misplaced(number))
+            reason = (
+                "an export begins with a header, and this does not"
+                if number == 1
+                else "it is a second header"
+            )
+            raise BadLine(file, number, reason)
         if isinstance(line, JobRecord):
             jobs += 1
             if line.number <= last:
@@ -313,7 +317,6 @@ class _Schedules:
         return len(self._ids)
 
     def wrong_with(self, line: StoredSchedule) -> str:
-        """What is wrong with the next one, or nothing."""
         if line.name <= self._last:
             return (
                 f"comes after schedule {self._last!r}; their names must rise" if line.name else "has no name"
@@ -339,10 +342,6 @@ def _miscounted(end: End, jobs: int, schedules: int) -> str:
     return ""
 
 
-def _misplaced(number: int) -> str:
-    return "an export begins with a header, and this does not" if number == 1 else "it is a second header"
-
-
 def _contradiction(job: JobRecord) -> str:
     if job.state.terminal != (job.finished_at is not None):
         return f"is {job.state}, and {'has no finished_at' if job.state.terminal else 'has a finished_at'}"
@@ -364,12 +363,7 @@ def with_stopped_run(record: JobRecord, at: Millis) -> JobRecord:
     if record.state is not State.PROCESSING:
         return record
     counters = Counters(
-        record.failures,
-        record.crashes,
-        record.solo_crashes,
-        record.releases,
-        record.snoozes,
-        record.suspect,
+        record.failures, record.crashes, record.solo_crashes, record.releases, record.snoozes, record.suspect
     )
     held = Held(
         counters,

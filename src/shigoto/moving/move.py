@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Literal
-from uuid import uuid4
 
 from msgspec import Struct
 
@@ -24,7 +23,7 @@ from shigoto.engine.movable import BLOCK, Kind, MoveLock, Mover, mover_of
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreRefused
 from shigoto.model.record import LARGEST, Weight, portions
-from shigoto.moving.files import A_FILE, expect_empty
+from shigoto.moving.files import A_FILE, lock_empty
 
 Phase = Literal["copying", "draining", "closing", "moved"]
 
@@ -75,7 +74,6 @@ class StoreMove:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What people call the two stores."""
         return self._old.shown, self._new.shown
 
     def run(self) -> Moved:
@@ -140,13 +138,7 @@ class StoreMove:
             if left.kind == "moved" and left.other == self._new.shown:
                 return None
             raise self._elsewhere(left)
-        expect_empty(self._new, "Nothing was moved")
-        move_lock = MoveLock(kind="filling", move=uuid4().hex, other=self._old.shown)
-        self._new.run(self._new.shut(move_lock))
-        if not self._new.run(self._new.is_empty()):  # something came in between the two
-            self._new.run(self._new.open())
-            expect_empty(self._new, "Nothing was moved")
-        return move_lock
+        return lock_empty(self._new, self._old.shown, "Nothing was moved")
 
     def _expect_from_old(self, move_lock: MoveLock) -> None:
         if (move_lock.kind, move_lock.other) != ("filling", self._old.shown):
@@ -174,7 +166,7 @@ class StoreMove:
 
     def _copy_while_it_works(self) -> None:
         for page in _pages(self._new, finished=False):  # of a move that was interrupted at its end
-            self._remove(page)
+            self._new.run(self._new.remove([number for number, _ in page]))
         copy_schedules(self._old, self._new)
         for _ in range(PASSES):
             if self._copy_finished("copying") <= FEW:
@@ -240,9 +232,6 @@ class StoreMove:
             self._copied += len(records)
             self._tell(MoveProgress(phase, self._copied, max(whole, self._copied)))
 
-    def _remove(self, page: list[Weight]) -> None:
-        self._new.run(self._new.remove([number for number, _ in page]))
-
     def _expect_same(self) -> None:
         """Raise if the two stores differ, now that nothing changes in either."""
         waiting = zip(_pages(self._old, finished=False), _pages(self._new, finished=False), strict=True)
@@ -279,5 +268,4 @@ def copy_schedules(old: Mover, new: Mover) -> int:
 
 
 def have_same_schedules(old: Mover, new: Mover) -> bool:
-    """Whether nothing is left to copy."""
     return old.run(old.schedule_marks()) == new.run(new.schedule_marks())

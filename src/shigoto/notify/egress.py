@@ -35,7 +35,6 @@ FORBIDDEN6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20"))
 # Numbers of IPv4 inside of IPv6: what they lead to is what counts.
 NAT64 = IPv6Network("64:ff9b::/96")
 
-
 T = TypeVar("T")
 
 
@@ -134,9 +133,9 @@ def _cut(line: socket.socket) -> None:
 
 
 def _address(address: RemoteAddress, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-    return (
-        (address.host, port, 0, address.scope) if address.family is socket.AF_INET6 else (address.host, port)
-    )
+    if address.family is socket.AF_INET6:
+        return address.host, port, 0, address.scope
+    return address.host, port
 
 
 def is_forbidden(text: str) -> bool:
@@ -156,7 +155,6 @@ def is_forbidden(text: str) -> bool:
 
 
 def _inside(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that this one stands for."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address.sixtofour is not None:

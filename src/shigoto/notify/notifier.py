@@ -36,7 +36,7 @@ from shigoto.model.secrets import without_key
 from shigoto.model.time import Millis, to_datetime
 from shigoto.notify.notification import Notification, cut
 from shigoto.notify.rules import Rule, checked_rules, fingerprint_of
-from shigoto.notify.targets import AskedToWait, DeliveryTarget, Undeliverable, Undelivered
+from shigoto.notify.targets import AskedToWait, Undeliverable, Undelivered
 from shigoto.options import TaskOptions
 from shigoto.retry import Retry
 
@@ -58,14 +58,21 @@ OPTIONS = TaskOptions(
     exclusive=False,
     encrypt=False,
 )
-UNKNOWN_RULE_ATTEMPTS = (
-    9  # attempts for which a rule that is not known here may be known to others: about twenty minutes
-)
+# Attempts for which a rule that is not known here may be known to others: about twenty minutes.
+UNKNOWN_RULE_ATTEMPTS = 9
 # For a worker that has the rules to come back; what a release that is gone was to be told must not wait for ever.
 EXPIRES: Millis = 86_400_000
 # Seconds for which a message is left to those who have its rule: a twentieth of its age. A thousand times is the most
 # that a job may be put off, and those who have the rule may be busy for hours.
 SOONEST_LEFT, LATEST_LEFT, SHARE_LEFT = 1.0, 60.0, 20_000
+
+MOST_AT_ONCE = 2  # at a time, to one target and from one process
+MOST_WAITING = 1  # who waits for one of them to end: with four threads, one is left for jobs
+LONGEST_WAIT = 0.5  # seconds that it waits, or that they may take before nobody waits
+SHORT_WAIT = 0.02  # seconds that any number may wait, if all are through by then
+REST_TIMES = 4.0  # times that a delivery took which has failed
+# Seconds after which the next in line and the last of it come again, or after half of that.
+SOONEST, LATEST = 2.0, 300.0
 
 
 class DigestWindow(Struct, frozen=True):
@@ -123,7 +130,6 @@ class Notifier:
         return self._store(self.messages(id, told), [])
 
     def messages(self, id: UUID, told: Notice) -> list[JobSpec]:
-        """The jobs of all messages that a notice leads to."""
         met = (rule for rule in self.rules if rule.matches(told))
         return [spec for rule in met for spec in messages(rule, id, told, self.fingerprint)]
 
@@ -131,7 +137,8 @@ class Notifier:
         """Deliver one message, after so many failures. What it tells of is looked up now, so that nothing of a job is
         stored twice."""
         declared = self._declared(message)
-        to = None if declared is None else _find(declared, message.target)
+        targets = () if declared is None else declared.targets
+        to = next((target for target in targets if target.key == message.target), None)
         if declared is None or to is None:
             if attempt < UNKNOWN_RULE_ATTEMPTS:
                 raise Undelivered(
@@ -376,19 +383,6 @@ def _read(payload: str) -> Notice | None:
 def _pause(asked: float, failures: int) -> float:
     """The larger of what a target asks for and our own: who says "in no time" would use up all attempts in a second."""
     return max(asked, (PATIENTLY.delay(failures, None, Random()) or 0) / 1000)
-
-
-def _find(rule: Rule, key: str) -> DeliveryTarget | None:
-    return next((target for target in rule.targets if target.key == key), None)
-
-
-MOST_AT_ONCE = 2  # at a time, to one target and from one process
-MOST_WAITING = 1  # who waits for one of them to end: with four threads, one is left for jobs
-LONGEST_WAIT = 0.5  # seconds that it waits, or that they may take before nobody waits
-SHORT_WAIT = 0.02  # seconds that any number may wait, if all are through by then
-REST_TIMES = 4.0  # times that a delivery took which has failed
-# Seconds after which the next in line and the last of it come again, or after half of that.
-SOONEST, LATEST = 2.0, 300.0
 
 
 class DeliverySlots:

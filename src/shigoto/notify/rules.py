@@ -44,7 +44,6 @@ class Rule(Struct, frozen=True, kw_only=True):
     failures: frozenset[FailureKind] | None = None
 
     def matches(self, notice: Notice) -> bool:
-        """Whether it is about this."""
         return (
             notice.kind == self.kind
             and (self.subjects is None or notice.subject in self.subjects)
@@ -108,7 +107,7 @@ def on_failure(
         digest=None if digest is None else _window(where, "digest", digest),
         subjects=_names(where, "tasks", tasks),
         queues=_names(where, "queues", queues),
-        failures=_kinds(where, kinds),
+        failures=_each(where, "kinds", kinds, lambda each: _kind(where, each)),
     )
 
 
@@ -213,10 +212,6 @@ def _window(where: str, option: str, value: Duration) -> Millis:
 
 def _names(where: str, option: str, given: object) -> frozenset[str] | None:
     return _each(where, option, given, lambda each: storable(f"{where}: {option}", each))
-
-
-def _kinds(where: str, given: object) -> frozenset[FailureKind] | None:
-    return _each(where, "kinds", given, lambda each: _kind(where, each))
 
 
 def _kind(where: str, word: str) -> FailureKind:

@@ -57,7 +57,6 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """What is asked for."""
         return (self.split.path or "/") + (f"?{self.split.query}" if self.split.query else "")
 
 

@@ -105,7 +105,6 @@ class Bus:
         return unsubscribe
 
     def hears(self, fn: Callable[[Any], None]) -> bool:
-        """Whether this function has subscribed."""
         return any(subscription.fn == fn for subscription in self._subscriptions)
 
     def wants(self, kind: type[Event]) -> bool:
@@ -117,7 +116,6 @@ class Bus:
         return self.active and any(not s.anywhere for s in self._listening_to(kind).of_many)
 
     def publish(self, event: Event) -> None:
-        """Tell everybody who listens to this kind."""
         if not self.active:
             return
         listeners = self._listeners.get(type(event))

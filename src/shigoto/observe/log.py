@@ -39,8 +39,13 @@ from shigoto.observe.events import Event, JobCompleted, JobStarted
 from shigoto.observe.log_format import Fields, Hide, JsonFormatter, LogHandler, formatter_for, time_text
 from shigoto.observe.log_writer import MOST_LINES, DroppingWriter, LosslessWriter, Stream
 
+logger = logging.getLogger("shigoto.worker")
 trouble_logger = logging.getLogger("shigoto.observe")
 
+MOST_NAMED = 10  # schedules or tasks, in a sentence
+MEND = " It has failed for good: mend it, then resume it"
+MOST_LISTED = 20  # of what an event names one by one
+PER_JOB = (events.JobStarted, events.JobCompleted)
 MOST_KNOWN = 4096  # tasks, each in a queue and of a tenant
 MOST_DURATIONS = 10_000  # microseconds that are known as text
 
@@ -60,13 +65,16 @@ DIFFERENT = (TIME, str(NUMBER), str(ID), str(NUMBER), str(ATTEMPT))
 DIFFERENT_AT_THE_END = (*DIFFERENT, str(DURATION))
 
 _FOUND = re.compile("|".join(re.escape(each) for each in DIFFERENT_AT_THE_END))
-_WAYS = (
-    "isEnabledFor",
-    "makeRecord",
-    "handle",
-    "callHandlers",
-    "filter",
-)  # of a record; others may have changed them
+# Of a record; others may have changed them.
+_WAYS = ("isEnabledFor", "makeRecord", "handle", "callHandlers", "filter")
+_LIBRARY = logging.LogRecord.__init__.__code__.co_filename
+_PLAIN = frozenset((str, int))
+_STUCK = {
+    "soft limit": "still runs after its soft limit of {}; a thread cannot be stopped",
+    "limit": "does not give in at its limit of {}; it is told again every few seconds",
+    "cancel": "does not give in to its cancel; it is told again every few seconds",
+    "loss": "still runs, but is no longer held by this worker; it is told again every few seconds",
+}
 
 
 class JobLines:
@@ -96,7 +104,6 @@ class JobLines:
         self._durations: dict[int, str] = {}  # by microseconds
 
     def started(self, event: JobStarted) -> None:
-        """A handler is about to be called."""
         if not self._since <= (now := time()) < self._until:
             self._look(now)
         writer = self._writer
@@ -116,7 +123,6 @@ class JobLines:
             writer.wake()
 
     def completed(self, batch: Sequence[JobCompleted]) -> None:
-        """They have returned, and their results are stored."""
         if not self._since <= (now := time()) < self._until:
             self._look(now)
         writer, shown, known, durations = self._writer, self._time, self._completed, self._durations
@@ -234,17 +240,6 @@ def _is_untouched(kind: type[logging.Logger]) -> bool:
     return all(way is not None and way.co_filename == _LIBRARY for way in ways)
 
 
-_LIBRARY = logging.LogRecord.__init__.__code__.co_filename
-
-logger = logging.getLogger("shigoto.worker")
-
-MOST_NAMED = 10  # schedules or tasks, in a sentence
-MEND = " It has failed for good: mend it, then resume it"
-MOST_LISTED = 20  # of what an event names one by one
-
-PER_JOB = (events.JobStarted, events.JobCompleted)
-
-
 def log_events(bus: Bus) -> None:
     """Write a line for every event from now on; a second call changes nothing.
 
@@ -348,9 +343,6 @@ def _facts(event: Event) -> Fields:
     return fields
 
 
-_PLAIN = frozenset((str, int))
-
-
 def _some(value: object) -> object:
     """A value of an event for the log: seconds to the microsecond, of a long list its beginning."""
     if isinstance(value, float):
@@ -380,14 +372,6 @@ def _next_runner(event: events.RunnerDied | events.RunnerFailed) -> str:
     return f"The next one starts {f'in {_seconds(event.retry_in)}' if event.retry_in else 'at once'}"
 
 
-_STUCK = {
-    "soft limit": "still runs after its soft limit of {}; a thread cannot be stopped",
-    "limit": "does not give in at its limit of {}; it is told again every few seconds",
-    "cancel": "does not give in to its cancel; it is told again every few seconds",
-    "loss": "still runs, but is no longer held by this worker; it is told again every few seconds",
-}
-
-
 def _stopped(event: events.SchedulerStopped) -> str:
     if event.forced:
         return f"Scheduler {event.worker}: Stop forced: {event.forced} of its parts did not end in time"
@@ -396,168 +380,108 @@ def _stopped(event: events.SchedulerStopped) -> str:
 
 _Sentence = Callable[[Any], str]
 
-_SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
-    events.WorkerStarted: (logging.INFO, lambda e: f"Worker {e.worker} started"),
-    events.WorkerStopping: (logging.INFO, lambda e: f"Worker {e.worker} received stop signal"),
-    events.WorkerLeaving: (
-        logging.DEBUG,
-        lambda e: f"Worker {e.worker} leaves, with {e.running} handlers at work",
-    ),
-    events.WorkerStopped: (logging.INFO, lambda e: f"Worker {e.worker} stopped"),
-    events.JobStarted: (
-        logging.INFO,
-        lambda e: f"Worker {e.worker}: Processing job {e.number} (type: {e.task})",
-    ),
-    events.JobCompleted: (
-        logging.INFO,
-        lambda e: f"Worker {e.worker}: Job {e.number} completed successfully",
-    ),
-    events.JobRetried: (logging.WARNING, lambda e: f"Worker {e.worker}: Job {e.number} failed: {e.error}"),
-    events.JobFailedEvent: (logging.ERROR, lambda e: f"Worker {e.worker}: Job {e.number} failed: {e.error}"),
-    events.JobSnoozed: (
-        logging.INFO,
-        lambda e: f"Worker {e.worker}: Job {e.number} snoozed for {_seconds(e.delay / 1000)}",
-    ),
-    events.JobReleased: (
-        logging.INFO,
-        lambda e: f"Worker {e.worker}: Job {e.number} given back; another worker can take it at once",
-    ),
-    events.JobCancelledEvent: (logging.INFO, lambda e: f"Worker {e.worker}: Job {e.number} cancelled"),
-    events.JobCrashed: (
-        logging.ERROR,
-        lambda e: (
-            f"Worker {e.worker}: Job {e.number} crashed: {e.error} It runs again, alone, in {_seconds(e.delay / 1000)}"
+_BY_LEVEL: dict[int, dict[type[Event], _Sentence]] = {
+    logging.DEBUG: {
+        events.WorkerLeaving: lambda e: f"Worker {e.worker} leaves, with {e.running} handlers at work",
+        events.JobsPromoted: lambda e: f"Worker {e.worker}: {e.count} scheduled jobs became ready",
+        events.TickLost: lambda e: (
+            f"{e.worker}: Schedule {e.schedule} was fired, or changed, by another instance"
         ),
-    ),
-    events.JobStuck: (
-        logging.WARNING,
-        lambda e: (
+        events.RunnerStarted: lambda e: f"Worker {e.worker}: Runner process {e.pid} was started",
+    },
+    logging.INFO: {
+        events.WorkerStarted: lambda e: f"Worker {e.worker} started",
+        events.WorkerStopping: lambda e: f"Worker {e.worker} received stop signal",
+        events.WorkerStopped: lambda e: f"Worker {e.worker} stopped",
+        events.JobStarted: lambda e: f"Worker {e.worker}: Processing job {e.number} (type: {e.task})",
+        events.JobCompleted: lambda e: f"Worker {e.worker}: Job {e.number} completed successfully",
+        events.JobSnoozed: lambda e: (
+            f"Worker {e.worker}: Job {e.number} snoozed for {_seconds(e.delay / 1000)}"
+        ),
+        events.JobReleased: lambda e: (
+            f"Worker {e.worker}: Job {e.number} given back; another worker can take it at once"
+        ),
+        events.JobCancelledEvent: lambda e: f"Worker {e.worker}: Job {e.number} cancelled",
+        events.SchedulesDeclared: lambda e: f"{e.worker}: {_schedules(e.schedules)} now what this code says",
+        events.TickFired: lambda e: (
+            f"{e.worker}: Schedule {e.schedule} has {e.outcome.replace('_', ' ')}, {e.late} ms after its time"
+        ),
+        events.SchedulerStarted: lambda e: (
+            f"Scheduler {e.worker} started, with {len(e.schedules)} schedules of its own code"
+        ),
+        events.SchedulerStopping: lambda e: f"Scheduler {e.worker}: Stop initiated: {e.reason}",
+        events.SchedulerStopped: _stopped,
+        events.SchedulerRecovered: lambda e: (
+            f"Scheduler {e.worker} has recovered: it reaches its store again after {_seconds(e.seconds)}"
+        ),
+        events.RunnerRetired: lambda e: f"Worker {e.worker}: Runner process {e.pid} is replaced: {e.reason}",
+        events.StoreRecovered: lambda e: (
+            f"Worker {e.worker}: The {e.part} reaches the store again after {e.tries} tries in vain"
+        ),
+    },
+    logging.WARNING: {
+        events.JobRetried: lambda e: f"Worker {e.worker}: Job {e.number} failed: {e.error}",
+        events.JobStuck: lambda e: (
             f"Worker {e.worker}: Job {e.number} {_STUCK[e.why].format(_seconds((e.limit or 0) / 1000))}"
         ),
-    ),
-    events.LeaseLostEvent: (
-        logging.WARNING,
-        lambda e: (
+        events.LeaseLostEvent: lambda e: (
             f"Worker {e.worker}: Job {e.number} is no longer held by this worker; its outcome is dropped"
         ),
-    ),
-    events.WorkersFenced: (
-        logging.WARNING,
-        lambda e: f"Worker {e.worker}: {len(e.workers)} workers did not beat any more and were fenced",
-    ),
-    events.JobsRescued: (
-        logging.WARNING,
-        lambda e: f"Worker {e.worker}: {len(e.jobs)} jobs rescued from workers that are gone",
-    ),
-    events.TasksUnknown: (
-        logging.WARNING,
-        lambda e: (
+        events.WorkersFenced: lambda e: (
+            f"Worker {e.worker}: {len(e.workers)} workers did not beat any more and were fenced"
+        ),
+        events.JobsRescued: lambda e: (
+            f"Worker {e.worker}: {len(e.jobs)} jobs rescued from workers that are gone"
+        ),
+        events.TasksUnknown: lambda e: (
             f"Worker {e.worker}: Jobs failed because no worker knows {_named(e.tasks)}."
             " Start one whose app does, then redrive them"
         ),
-    ),
-    events.JobsPromoted: (
-        logging.DEBUG,
-        lambda e: f"Worker {e.worker}: {e.count} scheduled jobs became ready",
-    ),
-    events.SchedulesDeclared: (
-        logging.INFO,
-        lambda e: f"{e.worker}: {_schedules(e.schedules)} now what this code says",
-    ),
-    events.TickFired: (
-        logging.INFO,
-        lambda e: (
-            f"{e.worker}: Schedule {e.schedule} has {e.outcome.replace('_', ' ')}, {e.late} ms after its time"
+        events.TickPassed: lambda e: (
+            f"{e.worker}: Schedule {e.schedule}: {e.count} {'tick was' if e.count == 1 else 'ticks were'} {e.outcome}"
         ),
-    ),
-    events.TickPassed: (
-        logging.WARNING,
-        lambda e: f"{e.worker}: Schedule {e.schedule}: {e.count} {_ticks(e.count)} {e.outcome}",
-    ),
-    events.TickLost: (
-        logging.DEBUG,
-        lambda e: f"{e.worker}: Schedule {e.schedule} was fired, or changed, by another instance",
-    ),
-    events.ScheduleFailed: (
-        logging.ERROR,
-        lambda e: (
-            f"{e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error.rstrip('.')}."
-            + ("" if e.removed else MEND if e.failed else " It is tried again")
-        ),
-    ),
-    events.ScheduleRemoved: (
-        logging.ERROR,
-        lambda e: (
-            f"{e.worker}: Schedule {e.schedule} has failed for good, and is removed as it was said of it"
-        ),
-    ),
-    events.SchedulerStarted: (
-        logging.INFO,
-        lambda e: f"Scheduler {e.worker} started, with {len(e.schedules)} schedules of its own code",
-    ),
-    events.SchedulerStopping: (logging.INFO, lambda e: f"Scheduler {e.worker}: Stop initiated: {e.reason}"),
-    events.SchedulerStopped: (logging.INFO, _stopped),
-    events.SchedulerDegraded: (
-        logging.WARNING,
-        lambda e: (
+        events.SchedulerDegraded: lambda e: (
             f"Scheduler {e.worker} is degraded: it cannot reach its store, fires nothing, and keeps trying: {e.error}"
         ),
-    ),
-    events.SchedulerRecovered: (
-        logging.INFO,
-        lambda e: (
-            f"Scheduler {e.worker} has recovered: it reaches its store again after {_seconds(e.seconds)}"
-        ),
-    ),
-    events.ChildFailed: (
-        logging.ERROR,
-        lambda e: (
-            f"Worker {e.worker}: A process for single jobs could not begin: {e.error}"
-            f" The next one is tried in {_seconds(e.retry_in)}"
-        ),
-    ),
-    events.RunnerStarted: (logging.DEBUG, lambda e: f"Worker {e.worker}: Runner process {e.pid} was started"),
-    events.RunnerFailed: (
-        logging.ERROR,
-        lambda e: f"Worker {e.worker}: A runner process could not begin: {e.error} {_next_runner(e)}",
-    ),
-    events.RunnerPaused: (
-        logging.WARNING,
-        lambda e: (
+        events.RunnerPaused: lambda e: (
             f"Worker {e.worker}: Runner process {e.pid} is stopped by a signal."
             " Others get its jobs if it is not continued before its lease is over"
         ),
-    ),
-    events.RunnerRetired: (
-        logging.INFO,
-        lambda e: f"Worker {e.worker}: Runner process {e.pid} is replaced: {e.reason}",
-    ),
-    events.RunnerDied: (
-        logging.ERROR,
-        lambda e: (
-            f"Worker {e.worker}: Runner process {e.pid} {e.how} with {e.jobs} jobs running"
-            f"{', which run again alone' if e.jobs else ''}. {_next_runner(e)}"
-        ),
-    ),
-    events.StoreTrouble: (
-        logging.WARNING,
-        lambda e: (
+        events.StoreTrouble: lambda e: (
             f"Worker {e.worker}: The {e.part} cannot reach the store: {e.error.rstrip('.')}."
             f" It tries again in {_seconds(e.retry_in)}"
         ),
-    ),
-    events.StoreRecovered: (
-        logging.INFO,
-        lambda e: f"Worker {e.worker}: The {e.part} reaches the store again after {e.tries} tries in vain",
-    ),
-    events.ClockStepped: (
-        logging.WARNING,
-        lambda e: (
+        events.ClockStepped: lambda e: (
             f"Worker {e.worker}: The store's clock was set back by {_seconds(e.step / 1000)};"
             " every lease began anew"
         ),
-    ),
+    },
+    logging.ERROR: {
+        events.JobFailedEvent: lambda e: f"Worker {e.worker}: Job {e.number} failed: {e.error}",
+        events.JobCrashed: lambda e: (
+            f"Worker {e.worker}: Job {e.number} crashed: {e.error} It runs again, alone, in {_seconds(e.delay / 1000)}"
+        ),
+        events.ScheduleFailed: lambda e: (
+            f"{e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error.rstrip('.')}."
+            + ("" if e.removed else MEND if e.failed else " It is tried again")
+        ),
+        events.ScheduleRemoved: lambda e: (
+            f"{e.worker}: Schedule {e.schedule} has failed for good, and is removed as it was said of it"
+        ),
+        events.ChildFailed: lambda e: (
+            f"Worker {e.worker}: A process for single jobs could not begin: {e.error}"
+            f" The next one is tried in {_seconds(e.retry_in)}"
+        ),
+        events.RunnerFailed: lambda e: (
+            f"Worker {e.worker}: A runner process could not begin: {e.error} {_next_runner(e)}"
+        ),
+        events.RunnerDied: lambda e: (
+            f"Worker {e.worker}: Runner process {e.pid} {e.how} with {e.jobs} jobs running"
+            f"{', which run again alone' if e.jobs else ''}. {_next_runner(e)}"
+        ),
+    },
 }
+_SENTENCES = {kind: (level, sentence) for level, some in _BY_LEVEL.items() for kind, sentence in some.items()}
 
 
 def some_of(names: Iterable[str]) -> str:
@@ -569,7 +493,3 @@ def some_of(names: Iterable[str]) -> str:
 def _schedules(names: Sequence[str]) -> str:
     named = some_of(names)
     return f"Schedule {named} is" if len(names) == 1 else f"{len(names)} schedules ({named}) are"
-
-
-def _ticks(count: int) -> str:
-    return "tick was" if count == 1 else "ticks were"

@@ -20,6 +20,13 @@ Fields = Mapping[str, object]
 Hide = Callable[[str], str]
 
 IDENTITY = frozenset({"worker", "job_id", "task", "queue", "tenant"})
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+RED, YELLOW, GREEN, CYAN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[36m"
+
+_COLOURS = ((logging.ERROR, RED), (logging.WARNING, YELLOW), (logging.INFO, GREEN))
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_DEBUG = 7
+_in_json = json.JSONEncoder(default=str).encode
 
 
 class CleanFormatter(logging.Formatter):
@@ -34,7 +41,6 @@ class CleanFormatter(logging.Formatter):
         self._hide = hide
 
     def sentence(self, record: logging.LogRecord) -> str:
-        """The message."""
         return self._clean(record, record.getMessage())
 
     def facts(self, record: logging.LogRecord) -> Iterator[tuple[str, object]]:
@@ -43,7 +49,6 @@ class CleanFormatter(logging.Formatter):
             yield key, value if key in IDENTITY else self._cleaned(record, value)
 
     def traces(self, record: logging.LogRecord) -> list[str]:
-        """The traceback and the stack, if there are any."""
         traces = [self.formatException(record.exc_info)] if record.exc_info else []
         if record.stack_info:
             traces.append(self.formatStack(record.stack_info))
@@ -67,7 +72,6 @@ class TextFormatter(CleanFormatter):
     """One line: time, level, logger, the sentence, then `key=value` pairs."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; a traceback follows on lines of its own."""
         return f"{time_text(record.created)} {self._without_time(record)}"
 
     def _without_time(self, record: logging.LogRecord) -> str:
@@ -81,7 +85,6 @@ class ColourFormatter(TextFormatter):
     """The same for people at a terminal: the level in its colour, and what is beside the sentence in the background."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; a traceback follows on lines of its own."""
         colour = _colour(record.levelno)
         words = " ".join(f"{key}={_value(value)}" for key, value in self.facts(record))
         line = (
@@ -91,16 +94,9 @@ class ColourFormatter(TextFormatter):
         return "\n".join([line, *traces]) if (traces := self.traces(record)) else line
 
 
-DIM, PLAIN = "\x1b[2m", "\x1b[0m"
-RED, YELLOW, GREEN, CYAN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[36m"
-
-
 @lru_cache
 def _colour(level: int) -> str:
     return next((colour for lowest, colour in _COLOURS if level >= lowest), CYAN)
-
-
-_COLOURS = ((logging.ERROR, RED), (logging.WARNING, YELLOW), (logging.INFO, GREEN))
 
 
 class JournalFormatter(TextFormatter):
@@ -115,10 +111,6 @@ class JournalFormatter(TextFormatter):
 @lru_cache
 def _mark(level: int) -> int:
     return next((mark for lowest, mark in _PRIORITIES if level >= lowest), _DEBUG)
-
-
-_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-_DEBUG = 7
 
 
 class JsonFormatter(CleanFormatter):
@@ -138,17 +130,12 @@ class JsonFormatter(CleanFormatter):
         return _in_json(line)
 
 
-_in_json = json.JSONEncoder(default=str).encode
-
-
 def fields_of(record: logging.LogRecord) -> Fields:
-    """What rides beside the message of a record."""
     fields: Fields = getattr(record, "shigoto", {})
     return fields
 
 
 def time_text(created: float) -> str:
-    """An instant as lines have it."""
     second = int(created)
     carry, micros = divmod(round((created - second) * 1e6), 1_000_000)
     return _moment(second + carry, micros // 1000)
@@ -162,11 +149,9 @@ def _moment(second: int, millis: int) -> str:
 def _one_line(text: str) -> str:
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )
 
 
 def _value(value: object) -> str:
@@ -204,7 +189,6 @@ class LogHandler(logging.StreamHandler[Stream]):
             self.handleError(record)
 
     def close(self) -> None:
-        """Write what waits."""
         if isinstance(self.stream, DroppingWriter | LosslessWriter):
             self.stream.drain()
         super().close()

@@ -26,6 +26,8 @@ logger = logging.getLogger("shigoto.log")
 
 MOST_WAITING = 1 << 20  # bytes
 LINGER = 0.4  # seconds for what waits when the process ends
+PAUSE = 0.010  # seconds for which lines wait for each other; with 0.002 a line takes half a microsecond more
+MOST_LINES = 4096  # that may wait
 
 _FILE = 1 << 16  # bytes of a regular file that are written at once
 PIPE: int = getattr(select, "PIPE_BUF", 512)  # and of anything else
@@ -34,13 +36,9 @@ PIPE: int = getattr(select, "PIPE_BUF", 512)  # and of anything else
 class Stream(Protocol):
     """Where lines are written."""
 
-    def write(self, text: str, /) -> object:
-        """Take this text."""
-        ...
+    def write(self, text: str, /) -> object: ...
 
-    def flush(self) -> object:
-        """Pass it on."""
-        ...
+    def flush(self) -> object: ...
 
 
 class DroppingWriter:
@@ -172,10 +170,6 @@ def portions(lines: Sequence[bytes], most: int) -> Iterator[list[bytes]]:
         yield some
 
 
-PAUSE = 0.010  # seconds for which lines wait for each other; with 0.002 a line takes half a microsecond more
-MOST_LINES = 4096  # that may wait
-
-
 class LosslessWriter:
     """Something to write to that loses nothing. Safe from any thread.
 
@@ -224,7 +218,6 @@ class LosslessWriter:
         """Nothing: what must be written at once is."""
 
     def drain(self) -> None:
-        """Write what waits."""
         if self.is_forked:
             return
         with self._writing:

@@ -25,6 +25,7 @@ there are no more than so many series; what comes later is counted as "other". T
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,27 +46,41 @@ MOST_SERIES = 200  # sets of labels of one metric
 
 # Seconds: of handlers, which take a microsecond or an hour, and of the store, which answers soon or is in trouble.
 DURATIONS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-LATENESSES = (
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
-    1800.0,
-    3600.0,
-)
+LATENESSES = (*DURATIONS[1:], 3600.0)
 ANSWERS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Labels = tuple[str, ...]
+Series = tuple[Labels, list[float]]  # labels, and the values of a sample or a reading
+
+RUN = ("task", "queue")
+MOST_WORDS = 8  # outcomes, of runs or of ticks
+KEPT = {"jobs_ended": 1, "ticks": 1}  # labels at the end that are such words
+
+OUTCOMES: dict[type[Event], str] = {
+    events.JobRetried: "retried",
+    events.JobFailedEvent: "failed",
+    events.JobSnoozed: "snoozed",
+    events.JobReleased: "released",
+    events.JobCancelledEvent: "cancelled",
+    events.JobCrashed: "crashed",
+}
+
+RUN_ENDS = tuple((outcome,) for outcome in ("completed", *OUTCOMES.values()))
+TICK_ENDS = (("fired",), ("missed",), ("skipped",))
+
+# What is counted otherwise: the name of the metric, and the labels and the number of an event.
+RARE: dict[type[Event], tuple[str, Callable[[Any], tuple[Labels, int]]]] = {
+    events.StoreTrouble: ("store_trouble", lambda e: ((e.part,), 1)),
+    events.JobsRescued: ("jobs_rescued", lambda e: ((), len(e.jobs))),
+    events.WorkersFenced: ("workers_fenced", lambda e: ((), len(e.workers))),
+    events.RunnerDied: ("runner_deaths", lambda _: ((), 1)),
+    events.TickPassed: ("ticks", lambda e: ((e.schedule, e.outcome), e.count)),
+    events.TickLost: ("ticks", lambda e: ((e.schedule, "lost"), 1)),
+    events.ScheduleFailed: ("schedule_failures", lambda e: ((e.schedule,), 1)),
+}
+
+NEEDED = "prometheus_client"
+MISSING = "The metrics need prometheus-client, which is not installed: pip install 'shigoto[prometheus]'."
 
 
 class Sample(Struct, frozen=True, array_like=True):
@@ -90,7 +105,6 @@ class Runs:
         self.lateness: list[float] = [0] * (len(LATENESSES) + 2)
 
     def samples(self, labels: Labels) -> Iterable[Sample]:
-        """What of it is not nothing."""
         if self.started:
             yield Sample("jobs_started", labels, [self.started])
         for outcome, count in [("completed", self.completed), *self.ended.items()]:
@@ -122,7 +136,6 @@ class EventCounters:
         return stop
 
     def samples(self) -> list[Sample]:
-        """All that was counted."""
         samples = [
             sample for labels, runs in list(self._runs.items()) for sample in list(runs.samples(labels))
         ]
@@ -238,150 +251,91 @@ class EventCounters:
         return series
 
 
-MOST_WORDS = 8  # outcomes, of runs or of ticks
-KEPT = {"jobs_ended": 1, "ticks": 1}  # labels at the end that are such words
-
-OUTCOMES: dict[type[Event], str] = {
-    events.JobRetried: "retried",
-    events.JobFailedEvent: "failed",
-    events.JobSnoozed: "snoozed",
-    events.JobReleased: "released",
-    events.JobCancelledEvent: "cancelled",
-    events.JobCrashed: "crashed",
-}
-
-# What is counted otherwise: the name of the metric, and the labels and the number of an event.
-RARE: dict[type[Event], tuple[str, Callable[[Any], tuple[Labels, int]]]] = {
-    events.StoreTrouble: ("store_trouble", lambda e: ((e.part,), 1)),
-    events.JobsRescued: ("jobs_rescued", lambda e: ((), len(e.jobs))),
-    events.WorkersFenced: ("workers_fenced", lambda e: ((), len(e.workers))),
-    events.RunnerDied: ("runner_deaths", lambda _: ((), 1)),
-    events.TickPassed: ("ticks", lambda e: ((e.schedule, e.outcome), e.count)),
-    events.TickLost: ("ticks", lambda e: ((e.schedule, "lost"), 1)),
-    events.ScheduleFailed: ("schedule_failures", lambda e: ((e.schedule,), 1)),
-}
-
-NEEDED = "prometheus_client"
-MISSING = "The metrics need prometheus-client, which is not installed: pip install 'shigoto[prometheus]'."
-
-
 class Family(Struct, frozen=True):
     """One metric as Prometheus has it. `bounds` are those of the buckets of a histogram."""
 
-    name: str
     kind: Literal["counter", "histogram", "gauge"]
+    name: str
     labels: tuple[str, ...]
     help: str
     bounds: tuple[float, ...] = ()
 
 
-RUN = ("task", "queue")
-
-Series = tuple[tuple[str, ...], list[float]]  # labels, and the values of a sample or a reading
+counter, gauge, histogram = partial(Family, "counter"), partial(Family, "gauge"), partial(Family, "histogram")
 
 # By the names they have in samples and gauge values; in the order in which they are shown, and in
 # docs/guides/metrics.md.
 FAMILIES: dict[str, Family] = {
-    "jobs_started": Family("shigoto_jobs_started", "counter", RUN, "Runs whose handler was called."),
-    "jobs_ended": Family(
+    "jobs_started": counter("shigoto_jobs_started", RUN, "Runs whose handler was called."),
+    "jobs_ended": counter(
         "shigoto_jobs_ended",
-        "counter",
         (*RUN, "outcome"),
         "Runs that the store knows to have ended: completed, retried, failed, snoozed, released, cancelled, crashed.",
     ),
-    "leases_lost": Family(
+    "leases_lost": counter(
         "shigoto_leases_lost",
-        "counter",
         RUN,
         "Runs whose outcome was refused, because the job was somebody else's by then.",
     ),
-    "job_duration": Family(
+    "job_duration": histogram(
         "shigoto_job_duration_seconds",
-        "histogram",
         RUN,
         "How long runs took, but for those that were given back.",
         DURATIONS,
     ),
-    "job_lateness": Family(
-        "shigoto_job_lateness_seconds",
-        "histogram",
-        RUN,
-        "How long after they were due jobs were claimed.",
-        LATENESSES,
+    "job_lateness": histogram(
+        "shigoto_job_lateness_seconds", RUN, "How long after they were due jobs were claimed.", LATENESSES
     ),
-    "jobs_rescued": Family(
-        "shigoto_jobs_rescued", "counter", (), "Jobs that were taken from workers that are gone."
+    "jobs_rescued": counter("shigoto_jobs_rescued", (), "Jobs that were taken from workers that are gone."),
+    "workers_fenced": counter(
+        "shigoto_workers_fenced", (), "Workers that did not beat any more and lost their leases."
     ),
-    "workers_fenced": Family(
-        "shigoto_workers_fenced", "counter", (), "Workers that did not beat any more and lost their leases."
+    "runner_deaths": counter("shigoto_runner_deaths", (), "Runner processes of this worker that have died."),
+    "store": histogram(
+        "shigoto_store_operation_seconds", ("operation",), "How long the store took to answer.", ANSWERS
     ),
-    "runner_deaths": Family(
-        "shigoto_runner_deaths", "counter", (), "Runner processes of this worker that have died."
+    "store_trouble": counter(
+        "shigoto_store_trouble", ("part",), "Times that a part could not reach the store."
     ),
-    "store": Family(
-        "shigoto_store_operation_seconds",
-        "histogram",
-        ("operation",),
-        "How long the store took to answer.",
-        ANSWERS,
-    ),
-    "store_trouble": Family(
-        "shigoto_store_trouble", "counter", ("part",), "Times that a part could not reach the store."
-    ),
-    "ticks": Family(
+    "ticks": counter(
         "shigoto_schedule_ticks",
-        "counter",
         ("schedule", "outcome"),
         "Ticks by what became of them: fired, caught_up, backfilled, run_now, skipped, missed, suppressed; or lost to "
         "another process that was first.",
     ),
-    "tick_lateness": Family(
-        "shigoto_schedule_lateness_seconds",
-        "histogram",
-        (),
-        "How long after their time ticks were fired.",
-        LATENESSES,
+    "tick_lateness": histogram(
+        "shigoto_schedule_lateness_seconds", (), "How long after their time ticks were fired.", LATENESSES
     ),
-    "schedule_failures": Family(
-        "shigoto_schedule_failures", "counter", ("schedule",), "Ticks whose job could not be made or stored."
+    "schedule_failures": counter(
+        "shigoto_schedule_failures", ("schedule",), "Ticks whose job could not be made or stored."
     ),
-    "queue_jobs": Family(
+    "queue_jobs": gauge(
         "shigoto_queue_jobs",
-        "gauge",
         ("queue", "state"),
         "Jobs that the store holds: ready, scheduled, processing, blocked, completed, failed, cancelled.",
     ),
-    "queue_oldest": Family(
+    "queue_oldest": gauge(
         "shigoto_queue_oldest_ready_seconds",
-        "gauge",
         ("queue",),
         "For how long the job has been due that has been ready for the longest; 0 if none is.",
     ),
-    "queue_paused": Family("shigoto_queue_paused", "gauge", ("queue",), "Whether the queue is paused."),
-    "workers": Family("shigoto_workers", "gauge", (), "Workers that are registered and not fenced."),
-    "worker_slots": Family(
-        "shigoto_worker_slots", "gauge", (), "How many jobs all workers together can run at once."
-    ),
-    "store_up": Family("shigoto_store_up", "gauge", (), "Whether the store has answered."),
-    "ready": Family(
-        "shigoto_ready", "gauge", (), "Whether this process can do its work, as /readyz says it."
-    ),
-    "scheduler_status": Family(
+    "queue_paused": gauge("shigoto_queue_paused", ("queue",), "Whether the queue is paused."),
+    "workers": gauge("shigoto_workers", (), "Workers that are registered and not fenced."),
+    "worker_slots": gauge("shigoto_worker_slots", (), "How many jobs all workers together can run at once."),
+    "store_up": gauge("shigoto_store_up", (), "Whether the store has answered."),
+    "ready": gauge("shigoto_ready", (), "Whether this process can do its work, as /readyz says it."),
+    "scheduler_status": gauge(
         "shigoto_scheduler_status",
-        "gauge",
         ("status",),
         "How the scheduler of this process is: 1 for one of OK, Warning and Error.",
     ),
-    "scheduler_errors": Family(
-        "shigoto_scheduler_error_ratio",
-        "gauge",
-        (),
-        "The part of its newest cycles in which something failed.",
+    "scheduler_errors": gauge(
+        "shigoto_scheduler_error_ratio", (), "The part of its newest cycles in which something failed."
     ),
-    "scheduler_last_tick": Family(
-        "shigoto_scheduler_last_tick_timestamp_seconds", "gauge", (), "When it last fired a tick."
+    "scheduler_last_tick": gauge(
+        "shigoto_scheduler_last_tick_timestamp_seconds", (), "When it last fired a tick."
     ),
-    "info": Family("shigoto_build_info", "gauge", ("version",), "The version of shigoto."),
+    "info": gauge("shigoto_build_info", ("version",), "The version of shigoto."),
 }
 
 
@@ -511,10 +465,6 @@ def _add_zeros(values: dict[str, list[Series]]) -> None:
         missing = {(*subject, *word) for subject in subjects for word in words} - known
         if missing:
             values.setdefault(name, []).extend((labels, [0]) for labels in missing)
-
-
-RUN_ENDS = tuple((outcome,) for outcome in ("completed", *OUTCOMES.values()))
-TICK_ENDS = (("fired",), ("missed",), ("skipped",))
 
 
 def buckets(bounds: Iterable[float], counts: Iterable[float]) -> list[tuple[str, float]]:

@@ -68,9 +68,7 @@ logger = logging.getLogger("shigoto.observe")
 class MetricsExporter(Protocol):
     """Sends metrics; takes as long as it takes."""
 
-    def export(self, metrics_data: MetricsData, /) -> object:
-        """Send them."""
-        ...
+    def export(self, metrics_data: MetricsData, /) -> object: ...
 
 
 class OtlpMetrics:

@@ -47,6 +47,18 @@ _FRAME = re.compile(
 )
 _LAST_BLOCK = "Traceback (most recent call last):"
 
+RELEASE = "SENTRY_RELEASE"
+# Failures on their way: here, and once more in the SDK. Of each the store keeps 16 KiB of text at most, so a Sentry
+# that does not answer costs some tens of MiB, and usually a tenth of that.
+MOST_WAITING = 1_000
+FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
+SENDERS = "sentry-sdk."  # how the threads of the SDK are called
+
+logger = logging.getLogger("shigoto.observe")
+
+Told = JobFailedEvent | JobsRescued | TasksUnknown
+Jobs = Callable[[Sequence[UUID]], Sequence[Job | None]]
+
 
 class Failure(Struct, frozen=True, kw_only=True):
     """One final failure; what is not known is empty."""
@@ -134,19 +146,6 @@ def frames_of(trace: str) -> list[dict[str, Any]]:
     ]
 
 
-RELEASE = "SENTRY_RELEASE"
-# Failures on their way: here, and once more in the SDK. Of each the store keeps 16 KiB of text at most, so a Sentry
-# that does not answer costs some tens of MiB, and usually a tenth of that.
-MOST_WAITING = 1_000
-FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
-SENDERS = "sentry-sdk."  # how the threads of the SDK are called
-
-logger = logging.getLogger("shigoto.observe")
-
-Told = JobFailedEvent | JobsRescued | TasksUnknown
-Jobs = Callable[[Sequence[UUID]], Sequence[Job | None]]
-
-
 class SentryReporter:
     """Tells Sentry what the buses of this process tell of. `jobs` looks up those of which an event has only the id."""
 
@@ -192,7 +191,8 @@ class SentryReporter:
             told = self._queue.get()
             try:
                 if isinstance(told, threading.Event):
-                    self._flush_client()
+                    if self._client is not None:
+                        self._client.flush(timeout=FLUSHED_WITHIN)
                     told.set()
                 else:
                     self._report(told)
@@ -227,10 +227,6 @@ class SentryReporter:
         failed = [job for job in told.jobs if job.state is State.FAILED]
         found = self._jobs([job.id for job in failed])
         return [failure_of_job(rescued, job) for rescued, job in zip(failed, found, strict=True)]
-
-    def _flush_client(self) -> None:
-        if self._client is not None:
-            self._client.flush(timeout=FLUSHED_WITHIN)
 
 
 def _client(settings: Sentry) -> "BaseClient":

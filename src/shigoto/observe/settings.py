@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from shigoto.observe.sentry import SentryReporter
 
 TRACES, OTLP_METRICS = "SHIGOTO_TRACES", "SHIGOTO_OTLP_METRICS"
+SENTRY, SENTRY_DSN = "SHIGOTO_SENTRY", "SENTRY_DSN"
+ON, OFF = ("1", "on", "true", "yes"), ("", "0", "off", "false", "no")
 # What these samplers do with a trace that begins here; None: the share is in OTEL_TRACES_SAMPLER_ARG. A trace that has
 # begun elsewhere is recorded if it is recorded there, whichever of them is named.
 SAMPLERS = {
@@ -131,9 +133,6 @@ def _expect_traces(given: object) -> None:
         raise DeclarationError(f"traces takes Traces(…), not {shown(given)}.")
 
 
-SENTRY, SENTRY_DSN = "SHIGOTO_SENTRY", "SENTRY_DSN"
-
-
 class Sentry(Struct, frozen=True, kw_only=True):
     """Tell Sentry of jobs that have failed for good.
 
@@ -187,9 +186,6 @@ def _expect_dsn(dsn: str) -> None:
         raise DeclarationError(
             f"The DSN of Sentry is no address such as https://KEY@HOST/PROJECT. It comes from sentry= or ${SENTRY_DSN}."
         )
-
-
-ON, OFF = ("1", "on", "true", "yes"), ("", "0", "off", "false", "no")
 
 
 def word_of(name: str, environment: Mapping[str, str]) -> str | bool:

@@ -25,8 +25,6 @@ STATES = ("ready", "scheduled", "processing", "blocked", "completed", "failed", 
 
 
 class GaugeValue(Struct, frozen=True, array_like=True):
-    """What a gauge shows."""
-
     name: str
     labels: tuple[str, ...]
     value: float
@@ -88,8 +86,6 @@ class StoreGauges:
 
 
 def read_op(engine: Engine) -> Op[StoreSnapshot]:
-    """One look, as of one moment."""
-
     def steps() -> Steps[StoreSnapshot]:
         # Whoever only works for a server may not ask it for these.
         settings = [] if engine.capabilities.served else (yield from engine.settings().start())
@@ -109,7 +105,6 @@ def read_op(engine: Engine) -> Op[StoreSnapshot]:
 
 
 def gauges_of(snapshot: StoreSnapshot) -> list[GaugeValue]:
-    """What is shown of it."""
     gauge_values = [
         GaugeValue("store_up", (), 1),
         GaugeValue("workers", (), snapshot.workers),

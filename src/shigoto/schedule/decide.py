@@ -30,6 +30,8 @@ MOST_COUNTED = 10_000
 """Of ticks that do not fire, how many are counted; a schedule of each second has more in three hours."""
 MOST_PAUSES = 100
 SHORTEST_LOOK_BACK: Millis = 60_000
+MOST_ERRORS = 6
+FIRST_PAUSE: Millis = 2_000
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -44,7 +46,6 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     @property
     def fires(self) -> tuple[TickEntry, ...]:
-        """The entries of ticks that get a job."""
         return tuple(entry for entry in self.entries if entry.outcome.fires)
 
 
@@ -168,14 +169,12 @@ def _pauses(schedule: Schedule, now: Millis) -> list[Pause]:
 def _unfired(
     definition: Definition, after: Millis, to: Millis, now: Millis, outcome: TickOutcome
 ) -> list[TickEntry]:
-    """The entries of ticks that do not fire."""
     older, recent = overdue(definition, after, to)
     entries = [replace(entry, outcome=outcome, decided_at=now) for entry in older]
     return entries + [_entry(at, outcome, now) for at in recent]
 
 
 def counted(schedule: Schedule, entries: Iterable[TickEntry]) -> dict[str, int]:
-    """The counts of the schedule, with those of new entries."""
     counts = Counter(schedule.counts)
     for entry in entries:
         counts[entry.outcome] += entry.count
@@ -259,9 +258,8 @@ def left_of(
     ]
     if parts[-1] and parts[-1][-1] < end:  # that is where counting has ended, and not the stretch
         left[-1] = replace(left[-1], until=end)
-    if (
-        left and left[0].at > stretch.at and stretch.at not in fired
-    ):  # it begins behind a tick that had fired before
+    if left and left[0].at > stretch.at and stretch.at not in fired:
+        # It begins behind a tick that had fired before.
         left[0] = replace(left[0], at=stretch.at, until=left[0].until or left[0].at)
     return left
 
@@ -329,9 +327,8 @@ def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change
             changed,
             waiting_for_overlap=False,
             pauses=(),
-            decided_to=max(
-                schedule.decided_to, now
-            ),  # if the clock has gone back, whoever looks next goes back, too
+            # If the clock has gone back, whoever looks next goes back, too.
+            decided_to=max(schedule.decided_to, now),
             look_at=definition.next_after(now),
             counts=counted(schedule, entries),
             stretch=None,
@@ -342,13 +339,8 @@ def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change
 
 
 def _same_until(before: Definition, after: Definition, now: Millis) -> bool:
-    """Whether both have the same ticks up to now."""
     ends = {each.until for each in (before, after) if each.until is not None and each.until < now}
     return before.recurrence == after.recurrence and (not ends or before.until == after.until)
-
-
-MOST_ERRORS = 6
-FIRST_PAUSE: Millis = 2_000
 
 
 def after_failure(schedule: Schedule, error: BaseException, now: Millis) -> Change:

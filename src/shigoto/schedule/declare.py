@@ -65,7 +65,7 @@ def planned(tasks: Tasks, name: str, call: Call[Any] | Maker, **words: Any) -> N
         task = fixed.route.spec.task
         origin = f"{fixed.route.app.tasks[task].fn.__module__}:{name}"
         given = _to_stay(where, define(where, task=task, **words))
-        made = Declared(name, given, _always(fixed), origin)
+        made = Declared(name, given, lambda tick: fixed, origin)
     tasks.plan(made)
 
 
@@ -119,10 +119,6 @@ def _expect_call(where: str, call: object) -> None:
             f" {shown(call)}.",
             "call",
         )
-
-
-def _always(call: Call[Any]) -> Maker:
-    return lambda tick: call
 
 
 def caller(task: Task[..., Any]) -> Maker:

@@ -41,6 +41,11 @@ from shigoto.schedule.recurrence import (
 CATCH_UPS: tuple[CatchUp, ...] = ("none", "latest", "all")
 OVERLAPS: tuple[Overlap, ...] = ("allow", "skip", "queue", "cancel")
 MOST_CAUGHT_UP = 100
+SHORTEST: Millis = 1_000
+LONGEST_CRON = 1_000
+FIELDS = (("second", 60), ("minute", 60), ("hour", 24), ("day", 31), ("month", 12), ("weekday", 7))
+_STEP = re.compile(r"/([0-9]+)")
+MOST = 10_000  # ticks that are caught up at once
 
 
 class Template(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,12 +70,10 @@ class Template(Struct, frozen=True, kw_only=True, omit_defaults=True):
     alone: bool = False
 
     def spec(self, id: UUID) -> JobSpec:
-        """A job of it."""
         return JobSpec(id=id, **{name: getattr(self, name) for name in self.__struct_fields__})
 
 
 def template(spec: JobSpec) -> Template:
-    """The template that makes such jobs."""
     return Template(**{name: getattr(spec, name) for name in Template.__struct_fields__})
 
 
@@ -116,10 +119,10 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _decode = json.Decoder(Definition).decode
+UNREADABLE = Definition(recurrence=Once(0))
 
 
 def written(definition: Definition) -> str:
-    """The definition as the store keeps it."""
     return json.encode(definition).decode()
 
 
@@ -155,16 +158,6 @@ def trouble_with(schedule: Schedule) -> str | None:
     except (ScheduleInvalid, KeyError, ValueError, OSError) as error:
         return str(error)
     return None
-
-
-UNREADABLE = Definition(recurrence=Once(0))
-
-SHORTEST: Millis = 1_000
-LONGEST_CRON = 1_000
-FIELDS = (("second", 60), ("minute", 60), ("hour", 24), ("day", 31), ("month", 12), ("weekday", 7))
-_STEP = re.compile(r"/([0-9]+)")
-MOST = 10_000
-"""Ticks that are caught up at once, at the most."""
 
 
 def define(
@@ -313,17 +306,14 @@ def _zone(where: str, given: object) -> str:
             raise ValueError
         zone_called(name)
     except (ValueError, OSError, KeyError) as error:
+        hint = " This system has no time zones: `pip install tzdata` brings them."
+        if known := available_timezones():
+            hint = nearest(name or "", known)
         raise ScheduleInvalid(
-            f"{where}: tz must be the name of a time zone such as 'Europe/Berlin', not {shown(given)}."
-            f"{_no_zones() or nearest(name or '', available_timezones())}",
+            f"{where}: tz must be the name of a time zone such as 'Europe/Berlin', not {shown(given)}.{hint}",
             "tz",
         ) from error
     return name
-
-
-def _no_zones() -> str:
-    known = bool(available_timezones())
-    return "" if known else " This system has no time zones: `pip install tzdata` brings them."
 
 
 def _interval(where: str, given: Any) -> Millis:

@@ -17,6 +17,11 @@ from shigoto.schedule.declare import Declared, Maker, checked_call
 from shigoto.schedule.definition import Definition, read
 from shigoto.schedule.tick import Tick
 
+AT_ONCE = 200  # schedules that are looked at together, and whose changes are one transaction
+MOST_JOBS = 1_000  # that go into the store at once; whatever else is due has to wait for the next look
+# Jobs of a schedule that is behind, at least, if there is room for any: each look begins with finding its ticks.
+PORTION = 100
+
 
 def carried_out(
     schedule: Schedule,
@@ -102,7 +107,6 @@ def jitter_of(schedule: Schedule, definition: Definition, at: Millis) -> Millis:
 
 
 def tick_of(schedule: Schedule, definition: Definition, at: Millis) -> Tick:
-    """What a task is told of a tick."""
     return Tick(to_datetime(at), definition.zone, schedule.name)
 
 
@@ -119,16 +123,6 @@ def _spec(schedule: Schedule, definition: Definition, at: Millis, maker: Maker |
     made = maker(tick_of(schedule, definition, at))
     call = checked_call(f"schedule {schedule.name!r}", made, definition.overlap)
     return replace(call.spec(id), id=id, template=None)
-
-
-AT_ONCE = 200
-"""Schedules that are looked at together, and whose changes are one transaction."""
-
-MOST_JOBS = 1_000
-"""Jobs that go into the store at once; whatever else is due has to wait for the next look."""
-
-PORTION = 100
-"""Jobs of a schedule that is behind, at least, if there is room for any: each look begins with finding its ticks."""
 
 
 def due_op(engine: Engine, declared: Collection[str], limit: int) -> Op[Due]:

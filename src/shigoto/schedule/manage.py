@@ -62,6 +62,10 @@ from shigoto.schedule.preview import upcoming
 from shigoto.schedule.tick import Tick
 
 TRIES = 10
+MOST_BACKFILLED = 1_000
+MOST_SHOWN = 10_000
+TIMES = {"cron", "every", "at"}
+ON_THE_WALL = {"gap", "fold"}  # what can be said of a cron expression only
 
 Alter = Callable[[Schedule, Millis], Change | None]
 """What becomes of a schedule as of now; None if it stays as it is."""
@@ -193,9 +197,6 @@ def resumed(schedule: Schedule, now: Millis) -> Change | None:
     return Change(schedule=replace(going, look_at=look_at), seen=schedule.revision)
 
 
-MOST_BACKFILLED = 1_000
-
-
 def run_now_op(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
     """Store a job now, beside the ticks, and tell its id. Raises ScheduleNotFound, ScheduleInvalid, or
     QueueFull."""
@@ -311,11 +312,6 @@ def _few(name: str, definition: Definition, since: Millis, to: Millis) -> list[M
 def _with(schedule: Schedule, firings: Sequence[Firing], left: Sequence[Firing] = ()) -> Change:
     changed = replace(schedule, counts=counted(schedule, [firing.entry for firing in firings]))
     return Change(schedule=changed, seen=schedule.revision, firings=(*left, *firings))
-
-
-TIMES = {"cron", "every", "at"}
-ON_THE_WALL = {"gap", "fold"}  # what can be said of a cron expression only
-MOST_SHOWN = 10_000
 
 
 class Schedules:
@@ -518,7 +514,6 @@ class Schedules:
         return Op(start=steps, mode="read")
 
     def _job_of(self, name: str, call: Call[Any]) -> dict[str, Any]:
-        """The words for what a call asks for."""
         checked = checked_call(f"schedule {name!r}", call)
         if checked.route.app is not self._app:
             raise ScheduleInvalid(

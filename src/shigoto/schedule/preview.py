@@ -32,9 +32,8 @@ class ClockChange(Struct, frozen=True, kw_only=True):
 
     at: datetime  # the first instant after it, in local time
     by: timedelta  # forward, or back if negative
-    times: tuple[
-        str, ...
-    ]  # on the wall, that are skipped or shown twice, and meant by the schedule; at most ten
+    # On the wall, that are skipped or shown twice, and meant by the schedule; at most ten.
+    times: tuple[str, ...]
     fate: Fate  # of such times
 
     @property

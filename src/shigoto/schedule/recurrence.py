@@ -30,6 +30,17 @@ Seconds = int
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 DAY: Seconds = 86_400
 FIRST_YEAR, LAST_YEAR = 2, 9_998  # those of which every instant has a local time in every zone
+WORDS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+HORIZON = 50  # years without an occurrence: there is none. 29 February meets every weekday within 40
+NEVER: Seconds = 2**62
 
 
 class ZoneMissing(ScheduleInvalid, KeyError):
@@ -120,19 +131,6 @@ def _new_year(year: int) -> Seconds:
     return int(datetime(year, 1, 1, tzinfo=UTC).timestamp())
 
 
-WORDS = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
-HORIZON = 50  # years without an occurrence: there is none. 29 February meets every weekday within 40
-NEVER: Seconds = 2**62
-
-
 class Cron(Struct, frozen=True, tag="cron"):
     """Due whenever the local time of a zone matches an expression of five fields, or six with seconds first."""
 
@@ -202,7 +200,6 @@ class Every(Struct, frozen=True, tag="every"):
     start: Millis = 0
 
     def after(self, at: Millis) -> Iterator[Millis]:
-        """Every instant later than `at` at which it is due, in order."""
         due = self.start + max(0, (at - self.start) // self.interval + 1) * self.interval
         while True:
             yield due

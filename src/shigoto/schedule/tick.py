@@ -88,8 +88,6 @@ def takes_tick(annotation: object) -> bool:
 
 
 def _zone(name: str) -> tzinfo:
-    from shigoto.schedule.recurrence import (
-        zone_called,  # here, because not everybody who imports us needs zones
-    )
+    from shigoto.schedule.recurrence import zone_called  # not everybody who imports us needs zones
 
     return zone_called(name)

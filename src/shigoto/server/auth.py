@@ -79,7 +79,6 @@ class Caller(Struct, frozen=True):
     actor: str  # for the audit
 
     def may(self, *scopes: Scope) -> bool:
-        """Whether one of the scopes is the caller's."""
         return self.token is None or self.token.may(*scopes)
 
     @property
@@ -215,7 +214,6 @@ def is_handed_on(request: Request) -> bool:
 
 
 def urlsplit_or_none(origin: str) -> str | None:
-    """The host and port of an origin."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -255,7 +253,6 @@ def address_of(request: Request) -> str:
 
 
 def the_service(request: Request) -> "Service":
-    """The service that a request is for."""
     service: Service = request.app.state.service
     return service
 

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from msgspec import Struct, json
+from msgspec import Struct, json, structs
 
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import RequestError, RequestInvalid, ServerStopping, StoreError
@@ -33,6 +33,7 @@ from shigoto.server.auth import Caller, Reader, the_service
 from shigoto.server.permissions import sees
 from shigoto.server.routing import spec
 
+router = APIRouter()
 logger = logging.getLogger("shigoto.server")
 
 READ_EVERY = 0.25  # seconds between looks
@@ -46,6 +47,12 @@ WIDEST: Millis = 320_000  # … where there was nothing in the windows before
 PAGE = 1_000
 ROOM = 10_000  # happenings that wait for one subscriber; if there are more, it reads from the store
 REPLAYED: Millis = 3_600_000  # how old what is told again may be
+
+STREAM = "text/event-stream"
+QUIET = 15.0  # seconds without an event, after which a line tells that the connection lives
+# Seconds; then the client comes back by itself, with a token that may have changed meanwhile.
+LONGEST = 3600.0
+RETRY = 2000  # milliseconds after which it should
 
 
 class Feed:
@@ -114,7 +121,6 @@ class Feed:
         return Subscription(self, after)
 
     def close(self) -> None:
-        """Let nobody wait any more."""
         self._closed = True
         for heard in [each for waiting in self._waiting.values() for each in waiting]:
             heard.set()
@@ -125,16 +131,13 @@ class Feed:
 
     @property
     def listeners(self) -> int:
-        """How many subscriptions it hands on to."""
         return len(self._joined)
 
     @property
     def closed(self) -> bool:
-        """Whether nobody may wait any more."""
         return self._closed
 
     def join(self, subscription: "Subscription") -> None:
-        """Hand on to it what is seen from now on."""
         if self._closed:
             subscription.close()
             return
@@ -142,7 +145,6 @@ class Feed:
         self._wanted.set()
 
     def leave(self, subscription: "Subscription") -> None:
-        """Hand on to it no more."""
         self._joined.discard(subscription)
 
     async def read(self, after: FeedPosition, until: Millis) -> tuple[list[Happening], Millis]:
@@ -316,16 +318,6 @@ async def _set_within(event: asyncio.Event, seconds: float) -> None:
             await event.wait()
 
 
-router = APIRouter()
-
-STREAM = "text/event-stream"
-QUIET = 15.0  # seconds without an event, after which a line tells that the connection lives
-LONGEST = (
-    3600.0  # seconds; then the client comes back by itself, with a token that may have changed meanwhile
-)
-RETRY = 2000  # milliseconds after which it should
-
-
 class FeedEvent(Struct, frozen=True, kw_only=True):
     """The data of `ended` (the job has ended, `outcome` is its state) and `attempt` (a run did not complete)."""
 
@@ -441,17 +433,9 @@ async def _lines(
 
 
 def _told(each: Happening) -> bytes:
-    event = FeedEvent(
-        id=each.id,
-        number=each.place.number,
-        task=each.task,
-        queue=each.queue,
-        tenant=each.tenant,
-        outcome=each.outcome,
-        failure_kind=each.failure_kind,
-        final=each.final,
-        at=to_datetime(each.place.at),
-    )
+    said = structs.asdict(each)
+    del said["place"]
+    event = FeedEvent(number=each.place.number, at=to_datetime(each.place.at), **said)
     return _event("ended" if each.final else "attempt", each.place, event)
 
 

@@ -95,7 +95,6 @@ class ReadinessProbe:
         self._lost: list[str] = []
 
     async def run(self) -> None:
-        """Ask until closed."""
         self._began_at = asyncio.get_running_loop().time()
         while not self._closed.is_set():
             await self._ask()
@@ -116,7 +115,6 @@ class ReadinessProbe:
         self._lost.append(part)
 
     def close(self) -> None:
-        """Ask no more."""
         self._closed.set()
 
     def reasons(self) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, json
+from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, json, structs
 
 from shigoto.model.job import (
     MAX_PRIORITY,
@@ -226,46 +226,26 @@ class ActedOn(Struct, frozen=True, kw_only=True):
     ids: list[UUID]  # of the first hundred
 
 
+# Fields of a job that callers see as they are.
+SAME = frozenset(JobView.__struct_fields__) & frozenset(Job.__struct_fields__) - {
+    "timeout", "soft_timeout", "tags", "payload", "result", "meta",
+}  # fmt: skip
+
+
 def view_of(job: Job, base: str, *, full: bool) -> JobView:
     """The job as callers see it; `base` is the path under which jobs are found."""
     job = presented(job)
-    return JobView(
-        id=job.id,
-        number=job.number,
-        task=job.task,
-        queue=job.queue,
-        tenant=job.tenant,
-        state=job.state,
-        priority=job.priority,
-        run_at=job.run_at,
-        created_at=job.created_at,
-        started_at=job.started_at,
-        finished_at=job.finished_at,
-        expires_at=job.expires_at,
-        cancel_requested_at=job.cancel_requested_at,
-        attempt=job.attempt,
-        failures=job.failures,
-        crashes=job.crashes,
-        releases=job.releases,
-        snoozes=job.snoozes,
-        max_failures=job.max_failures,
-        max_crashes=job.max_crashes,
-        suspect=job.suspect,
-        alone=job.alone,
+    view = JobView(
+        **{name: getattr(job, name) for name in SAME},
         timeout=seconds(job.timeout),
         soft_timeout=seconds(job.soft_timeout),
-        key=job.key,
         tags=list(job.tags),
-        progress=job.progress,
-        progress_text=job.progress_text,
-        error=job.error,
-        failure_kind=job.failure_kind,
-        worker=job.worker,
         status_url=f"{base}/{job.id}",
-        payload=as_json(job.payload) if full else UNSET,
-        result=as_json(job.result) if full else UNSET,
-        meta=as_json(job.meta) if full else UNSET,
     )
+    if not full:
+        return view
+    payload, result, meta = as_json(job.payload), as_json(job.result), as_json(job.meta)
+    return structs.replace(view, payload=payload, result=result, meta=meta)
 
 
 def attempts_of(attempts: Sequence[Attempt]) -> Attempts:
@@ -303,11 +283,7 @@ def events_of(job: Job, attempts: Sequence[Attempt]) -> JobEvents:
         events.append(JobEvent(at=each.started_at, event="started", run=each.token))
         events.append(
             JobEvent(
-                at=each.finished_at,
-                event="attempt",
-                run=each.token,
-                outcome=each.outcome,
-                error=each.error,
+                at=each.finished_at, event="attempt", run=each.token, outcome=each.outcome, error=each.error
             )
         )
     if job.started_at is not None and job.started_at not in [each.started_at for each in attempts]:

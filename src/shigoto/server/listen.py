@@ -31,10 +31,16 @@ from shigoto.server.problems import response_to
 from shigoto.server.service import Service
 from shigoto.worker.stopping import Runnable
 
+logger = logging.getLogger("shigoto.server")
+
+HOST, PORT = "127.0.0.1", 8710
+GRACE = 10  # seconds that requests get to finish after the first stop
+ENDED_WITHIN = 15.0  # seconds that the whole may take
+KEEP_ALIVE = 75  # seconds that a connection may be idle; our own clients give theirs up after 55
+BACKLOG = 2048
 HEAD_WITHIN = 30.0  # seconds from the start of a connection or of a request to the end of its headers
-REST_WITHIN = (
-    5.0  # seconds that a client gets to finish the body of a request that was answered before its end
-)
+# Seconds that a client gets to finish the body of a request that was answered before its end.
+REST_WITHIN = 5.0
 MOST_HEAD = 64 * 1024  # bytes of headers that are not complete yet
 
 
@@ -48,7 +54,6 @@ class GuardedProtocol(HttpToolsProtocol):
     _earlier: tuple[RequestResponseCycle, ...] = ()  # requests that are answered before the newest one
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for the first request."""
         super().connection_made(cast("asyncio.Transport", transport))
         self._await_head()
 
@@ -69,12 +74,10 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._give_up()
 
     def on_message_begin(self) -> None:
-        """Begin to wait for the headers."""
         super().on_message_begin()
         self._await_head()
 
     def on_headers_complete(self) -> None:
-        """Stop waiting for them."""
         self._stop_waiting()
         self._earlier = self._unanswered((*self._earlier, self.cycle))
         super().on_headers_complete()
@@ -86,7 +89,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._rest = self.loop.call_later(REST_WITHIN, self._give_up)
 
     def on_message_complete(self) -> None:
-        """The body has ended."""
         if self._rest is not None:
             self._rest.cancel()
             self._rest = None
@@ -119,15 +121,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_waiting()
         if not self.transport.is_closing():
             self.transport.close()
-
-
-logger = logging.getLogger("shigoto.server")
-
-HOST, PORT = "127.0.0.1", 8710
-GRACE = 10  # seconds that requests get to finish after the first stop
-ENDED_WITHIN = 15.0  # seconds that the whole may take
-KEEP_ALIVE = 75  # seconds that a connection may be idle; our own clients give theirs up after 55
-BACKLOG = 2048
 
 
 class ServerExit(Struct, frozen=True, kw_only=True):
@@ -178,12 +171,10 @@ class Serving(Runnable[ServerExit]):
 
     @property
     def ready(self) -> bool:
-        """Whether it accepts connections."""
         return self.began.is_set() and self._switch.reason is None and not self.service.is_stopping
 
     @property
     def address(self) -> str:
-        """Where it listens."""
         if self._socket is None:
             raise RuntimeError("It does not listen yet.")
         host, port = self._socket.getsockname()[:2]

@@ -51,7 +51,6 @@ class WorkWaiters:
         self.rung = randbits(48) if first is None else first
 
     async def run(self) -> None:
-        """Listen until closed."""
         closing = asyncio.ensure_future(self._closed.wait())
         try:
             while not closing.done():
@@ -112,7 +111,6 @@ class WorkWaiters:
                 return
 
     def close(self) -> None:
-        """Let all who wait go."""
         self._closed.set()
         for future in [*self._listeners, *(each for line in self._lines.values() for each in line)]:
             if not future.done():
@@ -215,11 +213,7 @@ async def _give_back(service: "Service", worker: UUID, leases: Sequence[Lease]) 
     if leases:
         released = [
             Settlement(
-                number=lease.number,
-                token=lease.token,
-                queue=lease.queue,
-                ending=Ending.RELEASED,
-                ran=False,
+                number=lease.number, token=lease.token, queue=lease.queue, ending=Ending.RELEASED, ran=False
             )
             for lease in leases
         ]

@@ -17,45 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
-from shigoto.model.errors import (
-    AuthLimited,
-    ConfirmNeeded,
-    Forbidden,
-    IdTaken,
-    JobError,
-    JobNotFound,
-    JobNotRetryable,
-    KeyTaken,
-    LeaseLost,
-    PayloadTooLarge,
-    QueueFull,
-    RequestInvalid,
-    RequestMalformed,
-    RequestMethod,
-    RequestNotFound,
-    RequestTooLarge,
-    RequestType,
-    ReusedKey,
-    ScheduleError,
-    ScheduleNotFound,
-    ScheduleTaken,
-    SchemaMissing,
-    SchemaTooNew,
-    ServerDeadline,
-    ServerError,
-    ServerStopping,
-    ShigotoError,
-    StoreBusy,
-    StoreError,
-    StoreMoved,
-    StoreMoving,
-    StoreRefused,
-    StoreUnavailable,
-    TokenInvalid,
-    TokenMissing,
-    Unsupported,
-    WorkerFenced,
-)
+from shigoto.model import errors
+from shigoto.model.errors import ShigotoError
 from shigoto.model.text import fit
 
 T = TypeVar("T")
@@ -68,48 +31,48 @@ SOON, LATER = "1", "5"  # seconds after which it may be worth trying again
 
 # The nearest class of an error decides.
 STATUS: Mapping[type[ShigotoError], int] = {
-    RequestMalformed: 400,
-    TokenMissing: 401,
-    TokenInvalid: 401,
-    Forbidden: 403,
-    JobNotFound: 404,
-    ScheduleNotFound: 404,
-    RequestNotFound: 404,
-    RequestMethod: 405,
-    JobNotRetryable: 409,
-    KeyTaken: 409,
-    IdTaken: 409,
-    LeaseLost: 409,
-    ReusedKey: 409,
-    ConfirmNeeded: 409,
-    ScheduleTaken: 409,
-    WorkerFenced: 410,
-    RequestTooLarge: 413,
-    PayloadTooLarge: 413,
-    RequestType: 415,
-    RequestInvalid: 422,
-    JobError: 422,
-    ScheduleError: 422,
-    AuthLimited: 429,
-    QueueFull: 429,
-    ServerError: 500,
-    Unsupported: 501,
-    ServerStopping: 503,
-    ServerDeadline: 503,
-    StoreError: 503,
+    errors.RequestMalformed: 400,
+    errors.TokenMissing: 401,
+    errors.TokenInvalid: 401,
+    errors.Forbidden: 403,
+    errors.JobNotFound: 404,
+    errors.ScheduleNotFound: 404,
+    errors.RequestNotFound: 404,
+    errors.RequestMethod: 405,
+    errors.JobNotRetryable: 409,
+    errors.KeyTaken: 409,
+    errors.IdTaken: 409,
+    errors.LeaseLost: 409,
+    errors.ReusedKey: 409,
+    errors.ConfirmNeeded: 409,
+    errors.ScheduleTaken: 409,
+    errors.WorkerFenced: 410,
+    errors.RequestTooLarge: 413,
+    errors.PayloadTooLarge: 413,
+    errors.RequestType: 415,
+    errors.RequestInvalid: 422,
+    errors.JobError: 422,
+    errors.ScheduleError: 422,
+    errors.AuthLimited: 429,
+    errors.QueueFull: 429,
+    errors.ServerError: 500,
+    errors.Unsupported: 501,
+    errors.ServerStopping: 503,
+    errors.ServerDeadline: 503,
+    errors.StoreError: 503,
 }
 
 # Of the store's troubles people are told the kind, and nothing that it said.
 UNTOLD: Mapping[type[ShigotoError], str] = {
-    StoreBusy: "What was to be changed is locked by somebody else just now. Nothing was changed: try again.",
-    StoreMoving: "The jobs of this service are on their way to another store. Try again in a while.",
-    StoreMoved: "The jobs of this service were moved to another store, where it must be started anew.",
-    StoreRefused: "The store of this service must not be used as it is. Its operator can tell more.",
-    SchemaMissing: "The store of this service is not made yet: `shigoto migrate` makes it.",
-    SchemaTooNew: "The store of this service was made by a newer release, which must serve it.",
-    Unsupported: "The store of this service has no such capability.",
-    StoreUnavailable: "The store does not answer. Try again in a moment.",
-    StoreError: "The store cannot do that now. Its operator can tell more.",
+    errors.StoreBusy: "What was to be changed is locked by somebody else just now. Nothing was changed: try again.",
+    errors.StoreMoving: "The jobs of this service are on their way to another store. Try again in a while.",
+    errors.StoreMoved: "The jobs of this service were moved to another store, where it must be started anew.",
+    errors.StoreRefused: "The store of this service must not be used as it is. Its operator can tell more.",
+    errors.SchemaMissing: "The store of this service is not made yet: `shigoto migrate` makes it.",
+    errors.SchemaTooNew: "The store of this service was made by a newer release, which must serve it.",
+    errors.Unsupported: "The store of this service has no such capability.",
+    errors.StoreUnavailable: "The store does not answer. Try again in a moment.",
+    errors.StoreError: "The store cannot do that now. Its operator can tell more.",
 }
 
 
@@ -145,22 +108,23 @@ def problem_of(error: ShigotoError) -> Problem:
         code=error.code,
         detail=fit(detail or str(next(iter(error.args), "")) or error.code, MOST_DETAIL),
         field=fit(field, MOST_FIELD) if isinstance(field, str) else None,
-        matched=error.matched if isinstance(error, ConfirmNeeded) else UNSET,
-        incident=str(error.args[1]) if isinstance(error, ServerError) and len(error.args) > 1 else UNSET,
+        matched=error.matched if isinstance(error, errors.ConfirmNeeded) else UNSET,
+        incident=str(error.args[1])
+        if isinstance(error, errors.ServerError) and len(error.args) > 1
+        else UNSET,
     )
 
 
 def response_to(error: ShigotoError) -> Response:
-    """The whole answer to an error."""
     problem = problem_of(error)
     headers: dict[str, str] = {}
     if problem.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     elif problem.status == 429:
-        headers["Retry-After"] = LATER if isinstance(error, QueueFull) else "60"
+        headers["Retry-After"] = LATER if isinstance(error, errors.QueueFull) else "60"
     elif problem.status == 503:
         headers["Retry-After"] = SOON
-    if isinstance(error, RequestTooLarge | ServerStopping):
+    if isinstance(error, errors.RequestTooLarge | errors.ServerStopping):
         headers["Connection"] = "close"  # nobody reads the rest of the body
     return Response(json.encode(problem), problem.status, headers, PROBLEM)
 
@@ -172,7 +136,7 @@ def handle_all(app: FastAPI) -> None:
         RequestValidationError: _of_parameters,
         HTTPException: _of_routing,
         ClientDisconnect: _of_the_gone,
-        Exception: _of_nobody,
+        Exception: _of_ours,
     }
     for kind, handle in handlers.items():
         app.add_exception_handler(kind, handle)
@@ -192,7 +156,7 @@ async def _of_parameters(request: Request, error: Exception) -> Response:
     place = [str(part) for part in first.get("loc", ())]
     name = ".".join(place[1:]) or "request"
     return response_to(
-        RequestInvalid(f"{name} is not as it must be: {first.get('msg', 'it is invalid')}.", name)
+        errors.RequestInvalid(f"{name} is not as it must be: {first.get('msg', 'it is invalid')}.", name)
     )
 
 
@@ -201,14 +165,16 @@ async def _of_routing(request: Request, error: Exception) -> Response:
     if status == 405:
         return _of_method(_methods_at(request))
     if status == 404:
-        return response_to(RequestNotFound("There is nothing at this address. See /api/v1/openapi.json."))
+        return response_to(
+            errors.RequestNotFound("There is nothing at this address. See /api/v1/openapi.json.")
+        )
     if 400 <= status < 500:
-        return response_to(RequestMalformed("The request cannot be read."))
+        return response_to(errors.RequestMalformed("The request cannot be read."))
     return response_to(_unexpected(error))
 
 
 def _of_method(methods: Collection[str]) -> Response:
-    response = response_to(RequestMethod("This address is asked by another method."))
+    response = response_to(errors.RequestMethod("This address is asked by another method."))
     response.headers["Allow"] = ", ".join(sorted(methods))
     return response
 
@@ -234,18 +200,14 @@ def _methods_at(request: Request) -> set[str]:
 
 async def _of_the_gone(_: Request, error: Exception) -> Response:
     """The client went away before it had said all: nobody hears this, and it is nobody's fault here."""
-    return response_to(RequestMalformed("The request was not sent to its end."))
+    return response_to(errors.RequestMalformed("The request was not sent to its end."))
 
 
-async def _of_nobody(_: Request, error: Exception) -> Response:
-    return response_to(_unexpected(error))
-
-
-def _unexpected(error: Exception) -> ServerError:
+def _unexpected(error: Exception) -> errors.ServerError:
     """A fault of our own, in the log with all that is known of it, under a name that the caller is told, too."""
     incident = uuid4().hex[:12]
     logger.error("Incident %s: a request was not answered", incident, exc_info=error)
-    return ServerError(f"Something is wrong with the service. Its log calls it {incident}.", incident)
+    return errors.ServerError(f"Something is wrong with the service. Its log calls it {incident}.", incident)
 
 
 def _nearest(error: ShigotoError, table: Mapping[type[ShigotoError], T]) -> T | None:

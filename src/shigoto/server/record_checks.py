@@ -27,6 +27,7 @@ from shigoto.model.errors import OptionInvalid, PayloadInvalid, PayloadTooLarge,
 from shigoto.model.job import MAX_META, MAX_PRIORITY, MIN_PRIORITY, JobFilter, JobSpec
 from shigoto.model.schedule import Change
 from shigoto.model.text import storable
+from shigoto.model.time import LONGEST
 from shigoto.model.worker import Announcement, Death, LogTail, Report, Settlement, SweepOrder
 from shigoto.options import (
     LAST_INSTANT,
@@ -53,6 +54,16 @@ MOST_COUNTED = 2**31 - 1
 COUNTED = frozenset({"token", "revision", "seen", "errors", "count", "counts", "known"})
 OF_JOBS = frozenset({"before", "after", "numbers", "number"})
 FAR = 2**53  # of an instant of a schedule, either way: what it means is for those above to say
+
+LONGEST_LEASE = 86_400_000  # milliseconds
+MOST_FAILURES = 1_000_000
+MOST_SLOTS = 1_000_000
+MOST_TASKS = 10_000
+MOST_WORDS = 64 * 1024  # bytes of an error or a traceback; our own code writes 16 KiB of both
+LONGEST_LABEL = 1_000  # letters of what a worker says of itself
+
+_objects = json.Decoder(dict[str, object])
+_texts = json.Decoder(list[str])
 
 
 def expect_bounded(verb: str, args: tuple[Any, ...]) -> None:
@@ -114,18 +125,6 @@ def _numbers(value: Any, name: str) -> Iterator[tuple[str, int]]:
             yield from _numbers(list(cast("dict[object, object]", value).values()), name)
         case _:
             pass
-
-
-LONGEST = 100 * 366 * 86_400_000  # milliseconds
-LONGEST_LEASE = 86_400_000  # milliseconds
-MOST_FAILURES = 1_000_000
-MOST_SLOTS = 1_000_000
-MOST_TASKS = 10_000
-MOST_WORDS = 64 * 1024  # bytes of an error or a traceback; our own code writes 16 KiB of both
-LONGEST_LABEL = 1_000  # letters of what a worker says of itself
-
-_objects = json.Decoder(dict[str, object])
-_texts = json.Decoder(list[str])
 
 
 def checked(spec: JobSpec) -> JobSpec:

@@ -67,13 +67,11 @@ BY_OPERATORS = frozenset({"cancel", "retry", "delete", "configure", "tick", "rem
 # What a worker hears that goes and is not known any more. If it is fenced, the store must not forget that, and whose it
 # was is not known; what it held is a sweep's. Whatever else such a worker asks changes nothing: the store answers.
 GOODBYES: Mapping[str, Any] = {"leave": 0, "bury": []}
-ENDING = frozenset(
-    {"settle", "cancel", "bury", "sweep", "leave"}
-)  # what may end jobs that somebody waits for
+# What may end jobs that somebody waits for.
+ENDING = frozenset({"settle", "cancel", "bury", "sweep", "leave"})
 
 
 async def ask(request: Request) -> Response:
-    """One verb."""
     service, name = the_service(request), request.path_params["verb"]
     verb = VERBS.get(name)
     if verb is None:
@@ -129,7 +127,7 @@ def _shown(service: "Service", caller: Caller, name: str, value: Any) -> Any:
     """The value, as far as the caller may know of it. Raises Forbidden."""
     match name:
         case "get":
-            return [_seen(caller, job) for job in value]
+            return [job if job is not None and sees(caller, job.queue, job.tenant) else None for job in value]
         case "stats" | "oldest":
             expect_no_tenant(caller)
             return {queue: told for queue, told in value.items() if allows_queue(caller, queue)}
@@ -206,7 +204,3 @@ def _wanted(caller: Caller, want: Want) -> Want:
 def _without_secrets(caller: Caller, job: Job) -> Job:
     """The job, with its secrets for those alone who may do everything with it: a rerun needs them."""
     return job if caller.may("admin") else replace(job, payload=masked_payload(job.payload, job.meta))
-
-
-def _seen(caller: Caller, job: Job | None) -> Job | None:
-    return job if job is not None and sees(caller, job.queue, job.tenant) else None

@@ -6,7 +6,7 @@ other.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from uuid import UUID
 
 from msgspec import Struct
@@ -14,13 +14,12 @@ from msgspec.structs import replace
 
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import Forbidden, WorkerFenced
-from shigoto.model.worker import Announcement
+from shigoto.model.worker import Announcement, WorkerRecord
 from shigoto.server.auth import Caller, heard
 
 READ_EVERY = 10.0  # seconds
-ALONE_FOR = (
-    600.0  # seconds without a worker that isolates, until jobs that should run alone run beside others
-)
+# Seconds without a worker that isolates, until jobs that should run alone run beside others.
+ALONE_FOR = 600.0
 MOST_REMEMBERED = 10_000
 
 
@@ -32,6 +31,12 @@ class RemoteWorker(Struct, frozen=True, kw_only=True):
     isolates: bool
     owner: str | None
     lease: float | None = None
+
+    @classmethod
+    def of(cls, said: Announcement | WorkerRecord, lease: float | None) -> "RemoteWorker":
+        return cls(
+            tasks=said.tasks, queues=said.queues, isolates=said.isolates, owner=said.owner, lease=lease
+        )
 
 
 class RemoteWorkers:
@@ -48,7 +53,6 @@ class RemoteWorkers:
         self._reading: asyncio.Task[None] | None = None
 
     def add(self, worker: UUID, remote: RemoteWorker) -> None:
-        """A worker has registered here."""
         self._entries[worker] = remote
         self._added_at[worker] = self._time()
         if remote.lease is not None:
@@ -58,7 +62,6 @@ class RemoteWorkers:
         self._note_isolated(remote)
 
     def drop(self, worker: UUID) -> None:
-        """A worker has left."""
         self._entries.pop(worker, None)
         self._leases.pop(worker, None)
 
@@ -113,16 +116,7 @@ class RemoteWorkers:
         if not new and (await engine.arun(engine.beat(worker, None))).fenced:
             self.drop(worker)
             raise fenced(worker)
-        self.add(
-            worker,
-            RemoteWorker(
-                tasks=own.tasks,
-                queues=own.queues,
-                isolates=own.isolates,
-                owner=own.owner,
-                lease=own.lease / 1000,
-            ),
-        )
+        self.add(worker, RemoteWorker.of(own, own.lease / 1000))
 
     async def _found(self, worker: UUID) -> RemoteWorker | None:
         await self._recall(READ_EVERY)
@@ -151,32 +145,21 @@ class RemoteWorkers:
         self._added_at = {worker: at for worker, at in self._added_at.items() if at >= asked_at}
         missed = {worker: self._entries[worker] for worker in self._added_at if worker in self._entries}
         self._entries = missed | {
-            record.id: RemoteWorker(
-                tasks=record.tasks,
-                queues=record.queues,
-                isolates=record.isolates,
-                owner=record.owner,
-                lease=self._leases.get(record.id),
-            )
-            for record in records
+            record.id: RemoteWorker.of(record, self._leases.get(record.id)) for record in records
         }
         for remote in self._entries.values():
             self._note_isolated(remote)
-        self._forget({task for remote in self._entries.values() for task in remote.tasks})
         self._read_at = asked_at
-
-    def _forget(self, tasks: Collection[str]) -> None:
         if len(self._isolated_at) > MOST_REMEMBERED:
+            tasks = {task for remote in self._entries.values() for task in remote.tasks}
             self._isolated_at = {task: at for task, at in self._isolated_at.items() if task in tasks}
 
 
 def owner_of(caller: Caller) -> str | None:
-    """Whom a worker belongs to that the caller registers."""
     return None if caller.token is None else caller.token.id
 
 
 def fenced(worker: UUID) -> WorkerFenced:
-    """What a worker hears that is no longer one."""
     return WorkerFenced(
         f"The worker {worker} is not known, or was given up because it was silent for too long. Its jobs are others'"
         " now. Register anew."

@@ -45,8 +45,6 @@ HEADERS = (
 
 
 class RequestLimits:
-    """Keeps them. One for each service."""
-
     def __init__(self, app: ASGIApp, service: "Service", *, deadline: float = DEADLINE) -> None:
         self._app = app
         self._service = service
@@ -149,12 +147,10 @@ def path_in(scope: Scope) -> str:
 
 
 def too_large(path: str) -> RequestTooLarge:
-    """Why a body is not read to its end."""
     return RequestTooLarge(f"The body is larger than the {most_bytes(path) // KIB} KiB that are read here.")
 
 
 def most_bytes(path: str) -> int:
-    """How large the body of a request to this path may be."""
     parts = path.removeprefix("/api/v1/").split("/")
     match parts:
         case ["jobs" | "schedules"]:

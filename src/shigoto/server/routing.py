@@ -40,6 +40,41 @@ USUAL = (400, 401, 403, 422, 429, 503)
 WITH_BODY = (413, 415)
 
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_described: dict[str, Any] = {}  # filled while the routes are declared, and never later
+
+router = APIRouter()
+
+SCHEMAS = "#/components/schemas/{name}"
+ABOUT = """Durable background jobs over HTTP: submit jobs, ask about them, wait for results, be a worker.
+
+Every request but those for health and for this document carries a token, `Authorization: Bearer shg_…`, unless the
+service listens on this machine only and no token was made. Each operation names the scopes of which one is needed
+(`x-scopes`); `admin` implies `read`. A token for some queues or for one tenant sees nothing else.
+
+Jobs run at least once. Times are RFC 3339 in UTC, durations are seconds. Unknown fields are refused. Every error is
+`application/problem+json` with a `code` for programs and a `detail` for people.
+
+There is neither gRPC nor WebSocket: `GET /events` streams server-sent events, and `wait=` holds an answer back.
+"""
+# Which answer says what another operation is asked with: by name, so that one who is not there is not linked to.
+LINKS = {
+    "submit_job": {
+        "get_job": {"id": "$response.body#/id"},
+        "list_attempts": {"id": "$response.body#/id"},
+        "cancel_job": {"id": "$response.body#/id"},
+    },
+    "register_worker": {
+        "claim_jobs": {"worker": "$response.body#/worker"},
+        "beat": {"worker": "$response.body#/worker"},
+        "leave": {"worker": "$response.body#/worker"},
+    },
+    "add_schedule": {
+        "get_schedule": {"name": "$response.body#/name"},
+        "run_schedule": {"name": "$response.body#/name"},
+        "remove_schedule": {"name": "$response.body#/name"},
+    },
+    "run_schedule": {"get_job": {"id": "$response.body#/id"}},
+}
 
 
 async def body(request: Request, kind: type[T]) -> T:
@@ -78,12 +113,10 @@ def _is_all_optional(kind: Any) -> bool:
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The value as JSON."""
     return Response(json.encode(value), status, headers, JSON)
 
 
 def nothing() -> Response:
-    """An answer that has nothing to say but that it is done."""
     return Response(status_code=204)
 
 
@@ -128,9 +161,6 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-_described: dict[str, Any] = {}  # filled while the routes are declared, and never later
-
-
 def described() -> tuple[Any, ...]:
     """All kinds that routes take and give, for the components of the OpenAPI document."""
     return (Problem, *_described.values())
@@ -172,41 +202,6 @@ def _reference(kind: Any) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, Struct):
         return {"$ref": f"#/components/schemas/{kind.__name__}"}
     return {}
-
-
-router = APIRouter()
-
-SCHEMAS = "#/components/schemas/{name}"
-ABOUT = """Durable background jobs over HTTP: submit jobs, ask about them, wait for results, be a worker.
-
-Every request but those for health and for this document carries a token, `Authorization: Bearer shg_…`, unless the
-service listens on this machine only and no token was made. Each operation names the scopes of which one is needed
-(`x-scopes`); `admin` implies `read`. A token for some queues or for one tenant sees nothing else.
-
-Jobs run at least once. Times are RFC 3339 in UTC, durations are seconds. Unknown fields are refused. Every error is
-`application/problem+json` with a `code` for programs and a `detail` for people.
-
-There is neither gRPC nor WebSocket: `GET /events` streams server-sent events, and `wait=` holds an answer back.
-"""
-LINKS = {
-    "submit_job": {
-        "get_job": {"id": "$response.body#/id"},
-        "list_attempts": {"id": "$response.body#/id"},
-        "cancel_job": {"id": "$response.body#/id"},
-    },
-    "register_worker": {
-        "claim_jobs": {"worker": "$response.body#/worker"},
-        "beat": {"worker": "$response.body#/worker"},
-        "leave": {"worker": "$response.body#/worker"},
-    },
-    "add_schedule": {
-        "get_schedule": {"name": "$response.body#/name"},
-        "run_schedule": {"name": "$response.body#/name"},
-        "remove_schedule": {"name": "$response.body#/name"},
-    },
-    "run_schedule": {"get_job": {"id": "$response.body#/id"}},
-}
-"""Which answer says what another operation is asked with: by name, so that one who is not there is not linked to."""
 
 
 @router.get("/openapi.json", include_in_schema=False)

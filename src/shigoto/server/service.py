@@ -20,7 +20,6 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from random import Random
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from fastapi import FastAPI
@@ -46,6 +45,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("shigoto.server")
 
+PREFIX = "/api/v1"
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds
 FRESH_FOR = 1.0  # seconds for which limits and names of tasks are remembered
 ENDED_WITHIN = 5.0  # seconds that the parts may take to end
 
@@ -72,8 +73,6 @@ class Service:
         self.random = random or Random()
         self.anonymous = anonymous
         self._with_scheduler = housekeeping
-        # which knows us, too
-
         self._limited = RequestLimits(make_api(self), self)
         self.metrics = metrics_of(self)
         self._parts: Parts | None = None
@@ -117,9 +116,7 @@ class Service:
         await self._begin()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._end()
 
     def stopping(self) -> None:
@@ -231,8 +228,6 @@ class Service:
 
 
 class Parts(Struct, frozen=True):
-    """What runs beside the requests, and where."""
-
     loop: asyncio.AbstractEventLoop
     tasks: "list[asyncio.Task[None]]"
 
@@ -248,7 +243,6 @@ class Remembered(Generic[T]):
         self._forgotten = 0  # times
 
     async def get(self) -> T:
-        """The value. Raises what reading it raises."""
         if _loop_time() - self._read_at < FRESH_FOR:
             return self._value
         if self._reading is None or self._reading.done():
@@ -282,9 +276,6 @@ def _part(name: str, work: Callable[[], Awaitable[None]], service: Service) -> "
 
 def _loop_time() -> float:
     return asyncio.get_running_loop().time()
-
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds
 
 
 class ServiceScheduler:
@@ -350,9 +341,6 @@ class ServiceScheduler:
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), seconds)
-
-
-PREFIX = "/api/v1"
 
 
 def make_api(service: Service) -> FastAPI:

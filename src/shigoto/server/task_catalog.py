@@ -138,7 +138,6 @@ def record_in_list(task: AnyTask, schedules: "Sequence[Declared]" = ()) -> TaskR
 
 
 def kind_of(schedules: "Sequence[Declared]") -> str:
-    """What makes it run, as far as the code says so."""
     return "scheduled" if schedules else "on demand"
 
 
@@ -175,13 +174,11 @@ def summary_of(task: AnyTask) -> str:
 
 
 def place_of(task: AnyTask) -> tuple[str, int]:
-    """The module and the line where it is declared."""
     fn: Any = unwrap(task.fn)
     return task.fn.__module__, fn.__code__.co_firstlineno
 
 
 def tags_of(stored: str) -> list[str]:
-    """Tags, as they are stored."""
     return msgspec.json.decode(stored, type=list[str])
 
 

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from msgspec import json
+from msgspec import json, structs
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
@@ -71,16 +71,7 @@ def create_op(
         expires_at = None if lives is None else now + lives
         while True:
             written, id, hash = mint_token(random(ID_BYTES), random(SECRET_BYTES))
-            token = Token(
-                id=id,
-                name=wanted.name,
-                hash=hash,
-                scopes=wanted.scopes,
-                queues=wanted.queues,
-                tenant=wanted.tenant,
-                created_at=now,
-                expires_at=expires_at,
-            )
+            token = structs.replace(wanted, id=id, hash=hash, created_at=now, expires_at=expires_at)
             if (yield from engine.registry.add_token(token).start()):
                 break
         yield from engine.registry.note([_entry(token, "token.create", actor, after=_said(token))]).start()
@@ -111,7 +102,6 @@ def revoke_op(engine: Engine, word: str, *, actor: str) -> Op[Token]:
 
 
 def _now(engine: Engine) -> Steps[Millis]:
-    """Store time."""
     _, now = yield from engine.registry.happened(FeedPosition(0), 0, 0).start()
     return now
 

@@ -23,6 +23,8 @@ from shigoto.options import MAX_DEPTH, MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.server.request_limits import LONGEST_WAIT
 
+logger = logging.getLogger("shigoto.server")
+
 MOST_TASKS = 1_000
 MOST_AT_ONCE = 500
 SHORTEST_LEASE, LONGEST_LEASE = 10, 3_600
@@ -38,6 +40,16 @@ LeaseToken = Annotated[int, Meta(ge=0, le=2**31 - 1, description="The token of t
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Text = Annotated[str, Meta(max_length=4_096)]
 Outcome = Literal["completed", "errored", "failed", "snoozed", "released", "cancelled"]
+
+MOST_TRACE = 16_000  # bytes
+ENDINGS: Mapping[Outcome, Ending] = {
+    "completed": Ending.COMPLETED,
+    "errored": Ending.ERRORED,
+    "failed": Ending.FAILED,
+    "snoozed": Ending.SNOOZED,
+    "released": Ending.RELEASED,
+    "cancelled": Ending.CANCELLED,
+}
 
 
 class WorkerRegistration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -230,19 +242,6 @@ class DoorbellAnswer(Struct, frozen=True):
     """How often the doorbell has rung: work may be ready when it is another number than before."""
 
     rung: int
-
-
-logger = logging.getLogger("shigoto.server")
-
-MOST_TRACE = 16_000  # bytes
-ENDINGS: Mapping[Outcome, Ending] = {
-    "completed": Ending.COMPLETED,
-    "errored": Ending.ERRORED,
-    "failed": Ending.FAILED,
-    "snoozed": Ending.SNOOZED,
-    "released": Ending.RELEASED,
-    "cancelled": Ending.CANCELLED,
-}
 
 
 def settlement_of(job: Job, said: SettleRequest, retry: Retry, random: Random) -> Settlement:

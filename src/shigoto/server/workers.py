@@ -76,6 +76,10 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["workers"])
 
 MOST_CANCELS = 1_000
+# Fields of a lease that workers see as they are.
+SAME = frozenset(WorkItem.__struct_fields__) & frozenset(Lease.__struct_fields__) - {
+    "run_at", "claimed_at", "timeout", "tags", "meta", "checkpoint", "payload",
+}  # fmt: skip
 
 
 @router.post(
@@ -98,11 +102,7 @@ async def register_worker(request: Request, caller: WorkerCaller) -> Response:
         isolates=said.isolates,
     )
     await service.remote_workers.register(caller, announcement, new=said.id is None)
-    registered = WorkerRegistered(
-        worker=worker,
-        lease=said.lease,
-        beat_every=round(said.lease / 3, 3),
-    )
+    registered = WorkerRegistered(worker=worker, lease=said.lease, beat_every=round(said.lease / 3, 3))
     return answer(registered, 201)
 
 
@@ -331,11 +331,6 @@ def _tell_failed(service: "Service", worker: UUID, job: Job, settlement: Settlem
     )
 
 
-def _policy(service: "Service", job: Job) -> Retry:
-    task = service.app.resolve(job.task)
-    return Retry() if task is None else task.options.retry
-
-
 def _named(item: SettleItem, verdicts: Iterator[SettleAnswer], known: set[int]) -> SettleAnswer:
     if id(item) not in known:
         return SettleAnswer(id=item.id, verdict=Verdict.LOST, state=None)
@@ -351,25 +346,14 @@ def _lost(id: UUID) -> LeaseLost:
 
 def _item(lease: Lease) -> WorkItem:
     return WorkItem(
-        id=lease.id,
-        number=lease.number,
-        token=lease.token,
-        task=lease.task,
-        queue=lease.queue,
-        tenant=lease.tenant,
-        attempt=lease.attempt,
-        failures=lease.failures,
-        max_failures=lease.max_failures,
-        priority=lease.priority,
+        **{name: getattr(lease, name) for name in SAME},
         run_at=to_datetime(lease.run_at),
         claimed_at=to_datetime(lease.claimed_at),
         timeout=None if not lease.timeout else lease.timeout / 1000,
-        key=lease.key,
         tags=_json(lease.tags) or [],
         meta=_json(without_mark(lease.meta)),
         checkpoint=as_json(lease.checkpoint),
         payload=_json(lease.payload),
-        alone=lease.alone,
     )
 
 
@@ -387,7 +371,9 @@ def _settlement(service: "Service", job: Job, said: SettleRequest) -> Settlement
         error=None if said.error is None else scrubbed(redaction.hidden(said.error)),
         traceback=None if said.traceback is None else scrubbed(redaction.hidden(said.traceback)),
     )
-    settlement = worker_models.settlement_of(job, told, _policy(service, job), service.random)
+    task = service.app.resolve(job.task)
+    retry = Retry() if task is None else task.options.retry
+    settlement = worker_models.settlement_of(job, told, retry, service.random)
     try:
         return redaction.settlement(settlement, MAX_PAYLOAD, typed=False)
     except ResultInvalid as refused:

@@ -44,7 +44,6 @@ class Crash:
         return self._rescued()
 
     async def ahappen(self) -> Job:
-        """The same on the running event loop."""
         if self._when != "before":
             await self._worker.aplay(self._run_loop())
         return self._rescued()

@@ -76,14 +76,14 @@ class Search(Struct, frozen=True):
         ]
 
     def is_of_task(self, job: Job) -> bool:
-        """Whether it is a job of the task that is sought."""
         return self.names is None or job.task in self.names
 
     def __str__(self) -> str:
         words = [f"job of {self.names[0]!r}" if self.names else "job"]
         given = self.args if self.payload is None else self.payload
         if given or self.payload is not None:
-            words.append(f"with {_listed(given) or 'no arguments'}")
+            listed = ", ".join(f"{name}={shown(value)}" for name, value in given.items())
+            words.append(f"with {listed or 'no arguments'}")
         words += described(self.options)
         words += [f"with {name} {shown(value)}" for name, value in self.exact.items()]
         words += [] if self.tag is None else [f"with tag {self.tag!r}"]
@@ -269,10 +269,6 @@ def _excerpt(text: str, where: int) -> str:
     return f"…{text[start:stop]}{'…' if stop < len(text) else ''}"
 
 
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
-
-
 class Case(Struct, frozen=True):
     """One option: what a call says of it, and what a job has; `own` are the options of the job's task."""
 
@@ -294,7 +290,6 @@ def unlike(wanted: Options, own: Options, asked: Job) -> Iterator[str]:
 
 
 def described(wanted: Options) -> Iterator[str]:
-    """What `using` has said, in words."""
     for name, case in CASES.items():
         if name in wanted.said:
             yield f"with {name} {_as_text(case.wanted(wanted))}"
@@ -305,12 +300,10 @@ def described(wanted: Options) -> Iterator[str]:
 
 
 def at(instant: Millis) -> str:
-    """An instant as text."""
     return to_datetime(instant).isoformat()
 
 
 def delay_of(asked: Job) -> Millis:
-    """How long after its enqueue a job was to start."""
     return to_millis(asked.run_at) - to_millis(asked.created_at)
 
 

@@ -49,8 +49,6 @@ class JobsOptions(TypedDict, total=False):
 
 
 class ClockMove(TypedDict, total=False):
-    """How far to move the clock."""
-
     days: float
     hours: float
     minutes: float
@@ -111,9 +109,7 @@ class Jobs:
         self._used = self._open = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open = False
         self._stack.close()
 
@@ -356,7 +352,6 @@ MOST_LETTERS = 200
 
 
 def missing(wanted: Search, all_jobs: Compared, count: int | None) -> str:
-    """What to say of jobs that should have been enqueued, and were not, or not as often."""
     found = sum(not differences for _, differences in all_jobs)
     if count is None:
         said = f"No {wanted} was enqueued."
@@ -371,7 +366,6 @@ def missing(wanted: Search, all_jobs: Compared, count: int | None) -> str:
 
 
 def unwanted(wanted: Search, all_jobs: Compared) -> str:
-    """What to say of jobs that should not have been enqueued."""
     found = sum(not differences for _, differences in all_jobs)
     return "\n".join([f"{_counted(found)} too many: {wanted}.", *_listing(all_jobs)])
 

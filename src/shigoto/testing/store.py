@@ -44,13 +44,28 @@ from shigoto.schedule.decide import after_failure
 from shigoto.schedule.declare import Declared, declare_op
 from shigoto.schedule.fire import AT_ONCE, due_op, looked_at
 from shigoto.schedule.recurrence import ZoneMissing
-from shigoto.testing.virtual_time import VirtualClock
 
 T = TypeVar("T")
 
 EVERYTHING = 2**62
 BATCH = 1_000
 OVER = "This job lives in an app.test() whose block is over."
+# 2026-01-01T00:00:00Z: a fixed instant, so that a failure looks the same on every day of the year.
+START: Millis = 1_767_225_600_000
+
+
+class VirtualClock:
+    """Store time under the control of a test; hand it to an engine as its `clock`."""
+
+    def __init__(self, now: Millis = START) -> None:
+        self.now = now
+
+    def __call__(self) -> Millis:
+        return self.now
+
+    def advance(self, by: Millis) -> None:
+        """Move on by so many milliseconds; a negative number sets the clock back."""
+        self.now += by
 
 
 class ProcessDied(BaseException):

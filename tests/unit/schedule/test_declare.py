@@ -27,7 +27,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.schedule.declare import HEARD_WITHIN, declare_op
 from shigoto.schedule.tick import takes_tick
-from shigoto.testing.virtual_time import START, VirtualClock
+from shigoto.testing.store import START, VirtualClock
 
 HOUR = 3_600_000
 

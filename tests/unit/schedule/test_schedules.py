@@ -30,7 +30,7 @@ from shigoto.model.time import to_datetime, to_millis
 from shigoto.schedule.decide import MOST_PAUSES
 from shigoto.schedule.declare import declare_op
 from shigoto.schedule.fire import due_op, looked_at
-from shigoto.testing.virtual_time import START, VirtualClock
+from shigoto.testing.store import START, VirtualClock
 
 HOUR = 3_600_000
 BERLIN = "Europe/Berlin"

@@ -47,16 +47,8 @@ LAST_WAIT = 2.0  # seconds that an action has to end when the view is left or pu
 
 
 class Loop:
-    """One run of the live view."""
-
     def __init__(
-        self,
-        engine: "Engine",
-        terminal: Terminal,
-        *,
-        store: str,
-        interval: float,
-        colour: bool,
+        self, engine: "Engine", terminal: Terminal, *, store: str, interval: float, colour: bool
     ) -> None:
         self._engine = engine
         self._terminal = terminal
@@ -72,7 +64,6 @@ class Loop:
         self._warnings: deque[str] = deque(maxlen=1)
 
     def run(self) -> None:
-        """Until somebody leaves."""
         with warnings_kept(self._warnings):
             while not self._choices.over and not self._terminal.gone:
                 self._begin_query()
@@ -219,7 +210,6 @@ class Kept(logging.Handler):
         self._warnings = warnings
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
         self._warnings.append(record.getMessage())
 
 

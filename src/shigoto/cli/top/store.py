@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 AMONG = 200
 PAGE = 50
 HEAVY = 4_000_000  # letters of payloads, after which no more jobs are read
+PAGE_LINES = 10  # rows that a page key moves by
+LONGEST_FILTER = 500  # letters
 
 
 class TopQuery(Struct, frozen=True, kw_only=True):
@@ -66,8 +68,6 @@ class TopSnapshot(Struct, frozen=True, kw_only=True):
 
 
 def snapshot_op(engine: "Engine", query: TopQuery) -> Op[TopSnapshot]:
-    """The snapshot for a query, read in one go."""
-
     page = panel_filter(query.filtered)  # now and not once: `since:5m` is another moment at every query
 
     def steps() -> Steps[TopSnapshot]:
@@ -148,8 +148,6 @@ def _story(engine: "Engine", query: TopQuery) -> Steps[Story | None]:
 
 
 class PauseQueue(Struct, frozen=True):
-    """Pause a queue, or resume it."""
-
     queue: str
     paused: bool
 
@@ -162,8 +160,6 @@ class CancelJob(Struct, frozen=True):
 
 
 class RetryJob(Struct, frozen=True):
-    """Make a failed job ready again."""
-
     id: UUID
     number: int
 
@@ -276,9 +272,6 @@ def _after_retry(task: str, redriven: Redriven) -> str:
     return "; ".join(words) + "."
 
 
-PAGE_LINES = 10  # rows that a page key moves by
-LONGEST_FILTER = 500  # letters
-
 Step = tuple["Choices", Action | None]
 
 
@@ -312,8 +305,6 @@ class Question(Struct, frozen=True):
 
 
 class ViewMessage(Struct, frozen=True):
-    """The last thing there was to say."""
-
     text: str = ""
     bad: bool = False
 
@@ -347,7 +338,6 @@ def rows_of(snapshot: TopSnapshot, panel: Panel) -> list[str]:
 
 
 def seen(choices: Choices, snapshot: TopSnapshot) -> Choices:
-    """The choices after a new snapshot."""
     cursor = _followed(choices, snapshot)
     if snapshot.story is None or choices.opened is None or snapshot.story.job.id != choices.opened.id:
         return structs.replace(choices, cursor=cursor, trouble="")
@@ -373,7 +363,6 @@ def chosen_job(choices: Choices) -> tuple[State, int] | None:
 
 
 def selected_queue(choices: Choices, snapshot: TopSnapshot) -> str | None:
-    """The queue that is chosen."""
     chosen = choices.cursor.chosen
     return chosen if choices.panel is Panel.QUEUES and chosen in snapshot.queues else None
 
@@ -557,7 +546,6 @@ def asked(choices: Choices, action: RetryAll) -> Choices:
 
 
 def done(choices: Choices, text: str, *, bad: bool = False) -> Choices:
-    """The view after an action has ended, well or not."""
     return structs.replace(choices, busy=None, told=ViewMessage(text, bad))
 
 

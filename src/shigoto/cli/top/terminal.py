@@ -23,7 +23,7 @@ import time
 import tty
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple
 
 from shigoto.cli.watch import Canvas
@@ -55,24 +55,9 @@ LONGEST = 4_000  # bytes of a paste
 KEY_PATIENCE = 0.05  # seconds in which the rest of a key follows its escape
 PATIENCE = 1.0  # seconds for the rest of anything that cannot be the escape key, or a letter with Alt
 
-LETTERS = {
-    b"A": "up",
-    b"B": "down",
-    b"C": "right",
-    b"D": "left",
-    b"F": "end",
-    b"H": "home",
-    b"Z": "back_tab",
-}
+LETTERS = {b"A": "up", b"B": "down", b"C": "right", b"D": "left", b"F": "end", b"H": "home", b"Z": "back_tab"}
 LETTERS_ALONE = {**LETTERS, b"M": "enter"}  # of the number pad
-NUMBERS = {
-    b"1": "home",
-    b"4": "end",
-    b"5": "page_up",
-    b"6": "page_down",
-    b"7": "home",
-    b"8": "end",
-}
+NUMBERS = {b"1": "home", b"4": "end", b"5": "page_up", b"6": "page_down", b"7": "home", b"8": "end"}
 CONTROLS = {
     "\t": "tab",
     "\n": "enter",
@@ -229,9 +214,7 @@ class Terminal:
         self._take()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._give_back()
         for number, handler in self._former.items():
             signal.signal(number, handler)
@@ -282,7 +265,6 @@ class Terminal:
         self._take()
 
     def take_again(self) -> None:
-        """Take the terminal again: somebody else has had it meanwhile."""
         self._take()
 
     def _read(self) -> bytes:

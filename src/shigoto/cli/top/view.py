@@ -7,7 +7,7 @@
 All of it is pure.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import click
@@ -36,11 +36,7 @@ from shigoto.model.worker import WorkerRecord
 
 MARK, NO_MARK = "> ", "  "
 BAR = 10  # cells
-NO_ROWS = {
-    Panel.QUEUES: "no queue yet",
-    Panel.RUNNING: "no job runs",
-    Panel.FAILURES: "no job has failed",
-}
+NO_ROWS = {Panel.QUEUES: "no queue yet", Panel.RUNNING: "no job runs", Panel.FAILURES: "no job has failed"}
 
 LEAST = Size(40, 10)
 LOW = 16  # lines, below which the totals are left out, and messages are cut to one line
@@ -70,8 +66,6 @@ KEYS = {
 
 
 class Panels:
-    """The panels of one picture."""
-
     def __init__(
         self, snapshot: TopSnapshot, pace: Pace, choices: Choices, now: datetime, colour: bool
     ) -> None:
@@ -96,7 +90,8 @@ class Panels:
             place = self._choices.cursor.place if panel is self._choices.panel else 0
             chosen = self._chosen(panel)
             start = window(len(rows), room, place if chosen is None else chosen)
-            lines += self._rows(columns, rows[start : start + room], width, _less(chosen, start))
+            marked = None if chosen is None else chosen - start
+            lines += self._rows(columns, rows[start : start + room], width, marked)
         return filled(lines, height)
 
     def _chosen(self, panel: Panel) -> int | None:
@@ -105,14 +100,11 @@ class Panels:
         return rows.index(chosen) if panel is self._choices.panel and chosen in rows else None
 
     def _title(self, panel: Panel, width: int) -> str:
-        words = {
-            Panel.QUEUES: "Queues",
-            Panel.RUNNING: "Running",
-            Panel.FAILURES: "Last failures",
-        }[panel]
+        words = {Panel.QUEUES: "Queues", Panel.RUNNING: "Running", Panel.FAILURES: "Last failures"}[panel]
         focus = panel is self._choices.panel
         if not (count := len(rows_of(self._snapshot, panel))):
-            words += f": {self._nothing(panel)}"
+            is_filtered = self._choices.filtered and panel is not Panel.QUEUES
+            words += f": {'none that matches' if is_filtered else NO_ROWS[panel]}"
         elif panel is not Panel.QUEUES and count < (whole := self._whole(panel)):
             words += f": {count} of {whole}{self._among(panel)}"
         else:
@@ -120,9 +112,6 @@ class Panels:
         line = clip(f"{'[' if focus else ' '}{words}{']' if focus else ''} ", width)
         line += "─" * (width - cells(line))
         return click.style(line, bold=True, fg="cyan" if focus else None) if self._colour else line
-
-    def _nothing(self, panel: Panel) -> str:
-        return "none that matches" if self._choices.filtered and panel is not Panel.QUEUES else NO_ROWS[panel]
 
     def _whole(self, panel: Panel) -> int:
         counts = self._snapshot.queues.values()
@@ -233,11 +222,9 @@ class Panels:
 
     def _hue(self, colour: str, word: str, but: str | None = None) -> Paint | None:
         """Paints cells that have this word in them."""
-        return _painter(colour, word, but) if self._colour else None
-
-
-def _painter(colour: str, word: str, but: str | None) -> Callable[[str], str]:
-    return lambda text: click.style(text, fg=colour) if word in text and text != but else text
+        if not self._colour:
+            return None
+        return lambda text: click.style(text, fg=colour) if word in text and text != but else text
 
 
 def history(job: Job) -> str:
@@ -255,13 +242,7 @@ def window(count: int, room: int, chosen: int) -> int:
     return max(0, min(chosen - room // 2, count - room))
 
 
-def _less(place: int | None, start: int) -> int | None:
-    return None if place is None else place - start
-
-
 class Scene(Struct, frozen=True, kw_only=True):
-    """Everything that a picture is made of."""
-
     store: str
     snapshot: TopSnapshot | None
     pace: Pace
@@ -272,8 +253,6 @@ class Scene(Struct, frozen=True, kw_only=True):
 
 
 class Part(Struct, frozen=True):
-    """A few words of a line, in a colour."""
-
     text: str
     colour: str | None = None
 
@@ -298,7 +277,8 @@ def header(scene: Scene) -> list[str]:
     if scene.snapshot is None:
         return [*lines, "No look at the store yet."]
     parts = [*_workers(scene.snapshot.workers, scene.now), *_speed(scene.pace)]
-    lines.append(_joined([*parts, *_recent(scene.pace, _room_beside(parts, width))], scene))
+    room = width - sum(cells(part.text) + len(GAP) for part in parts)
+    lines.append(_joined([*parts, *_recent(scene.pace, room)], scene))
     return lines if scene.size.lines < LOW else [*lines, _joined(_totals(scene.snapshot), scene)]
 
 
@@ -326,10 +306,6 @@ def _recent(pace: Pace, room: int) -> list[Part]:
     """The speed of the last minute, or of as much of it as there is room for."""
     columns = pace.columns()[-max(0, room) :] if room >= LEAST_SPARKS else []
     return [Part(spark(columns), "cyan")] if columns else []
-
-
-def _room_beside(parts: Sequence[Part], width: int) -> int:
-    return width - sum(cells(part.text) + len(GAP) for part in parts)
 
 
 def _totals(snapshot: TopSnapshot) -> list[Part]:
