@@ -154,7 +154,7 @@ class LoopPool:
         self._settle = settle
         self._room = room
         self.limits = TimeLimits(self.busy_slots)
-        self._tell = self._tell_apart = False
+        self._tell = False
         self._variables = copy_context()
         self._indexes = list(state.take_indexes(size))
         self._buffer: deque[Lease] = deque()
@@ -178,7 +178,6 @@ class LoopPool:
     def give(self, leases: Sequence[Lease]) -> None:
         """Run these, in this order."""
         self._tell = self._state.bus.wants(JobStarted)
-        self._tell_apart = self._state.bus.minds(JobStarted)
         self._buffer.extend(leases)
         self._wake()
 
@@ -265,10 +264,7 @@ class LoopPool:
             if left and self._waking < MOST_WAKING:
                 self._wake()
             if self._tell:
-                if self._tell_apart:
-                    self._tell_outside(lease)
-                else:
-                    tell_started(state.bus, state.name, lease)
+                tell_started(state.bus, state.name, lease)
             # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
             numbers[index] = lease.number
@@ -281,16 +277,6 @@ class LoopPool:
             if ended > self._slice_ends and self._slice_is_over(ended):
                 await asyncio.sleep(0)
                 ended = time()
-
-    def _tell_outside(self, lease: Lease) -> None:
-        state, resting = self._state, self._runner.resting
-        if resting is None:
-            tell_started(state.bus, state.name, lease)
-            return
-        # Where traces are on, a strand is inside of one that is not recorded; whoever minds that is told outside.
-        resting.current.set(resting.outside)
-        tell_started(state.bus, state.name, lease)
-        resting.current.set(resting.inside)
 
     def _was_late(self, strand: Strand, lease: Lease, settlement: Settlement, seconds: float) -> None:
         strand.late_at = inf

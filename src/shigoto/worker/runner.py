@@ -57,7 +57,7 @@ from shigoto.model.job import FailureKind, Lease
 from shigoto.model.secrets import is_encrypted
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
-from shigoto.observe.tracing import Resting, Tracing
+from shigoto.observe.tracing import Tracing
 from shigoto.options import MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.task import Task
@@ -192,7 +192,6 @@ class Runner:
         self._signals = signals
         self._tell_failed = failed
         self._tracing = tracing
-        self.resting: Resting | None = None
         self._variables = copy_context()
         self._owner = _current_task()
         # A cancel that was swallowed long before the worker began says nothing about it.
@@ -238,18 +237,14 @@ class Runner:
             strand.limit_at = inf
         if entered is not None and self._tracing is not None:
             self._tracing.leave(entered, lease, settlement)
-        if strand.cancels or strand.task.cancelling() or left_something(before, self.resting):
-            _tidy(strand, before, self.resting)
+        if strand.cancels or strand.task.cancelling() or left_something(before):
+            _tidy(strand, before)
         strand.lease = None
         return settlement
 
     def _remember(self, strand: StrandSlot) -> Variables:
         """The context variables that a strand begins with, ours with nobody's job, lest one be remembered with them."""
         current_context.set(NOBODY)
-        if self.resting is not None:
-            self.resting.current.set(self.resting.inside)
-        elif self._tracing is not None:
-            self.resting = self._tracing.rest()
         strand.variables = copy_context()
         return strand.variables
 
@@ -446,7 +441,7 @@ def _too_long(
     return kind(too_long(which, limit)).with_traceback(error.__traceback__)
 
 
-def _tidy(strand: StrandSlot, before: Variables, resting: Resting | None) -> None:
+def _tidy(strand: StrandSlot, before: Variables) -> None:
     """Take back our own cancels; a strand that a handler left otherwise changed is not used again.
 
     Context variables that a handler set, or a cancel that is not ours, would reach the next job in this strand.
@@ -456,7 +451,7 @@ def _tidy(strand: StrandSlot, before: Variables, resting: Resting | None) -> Non
     strand.cancels = 0
     strand.wanted = None
     strand.limit_at = inf
-    strand.worn = strand.worn or strand.task.cancelling() > 0 or left_something(before, resting)
+    strand.worn = strand.worn or strand.task.cancelling() > 0 or left_something(before)
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -466,23 +461,15 @@ def _current_task() -> asyncio.Task[Any] | None:
         return None
 
 
-def left_something(before: Variables, resting: Resting | None) -> bool:
-    """Whether the handler has set a context variable, other than our own, which every job sets. A place in a trace that
-    it has gone to, and not left again, is taken back: that is a frequent slip.
+def left_something(before: Variables) -> bool:
+    """Return True if the handler has set a context variable, other than our own, which every job sets.
 
     By identity: `before != after` asks values for equality, which raises for arrays, and holds for a fresh list
-    in place of another. Mostly there is no variable but our own, and that of traces; with more it takes 0.3 µs.
+    in place of another. Mostly there is no variable but our own; with more it takes 0.3 µs.
     """
     after = copy_context()
-    if resting is None:
-        if len(after) == 1:
-            return False
-    else:
-        if after.get(resting.current) is not resting.inside:
-            resting.current.set(resting.inside)
-            after = copy_context()
-        if len(after) == 2:
-            return False
+    if len(after) == 1:
+        return False
     return len(after) != len(before) or sum(map(is_not, after.values(), before.values())) != 1
 
 
