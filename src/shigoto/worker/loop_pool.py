@@ -17,7 +17,6 @@ A run is ended by a cancel, and a handler may let that pass. So it is cancelled 
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context as Variables
 from contextvars import copy_context
@@ -30,15 +29,14 @@ from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
 from shigoto.worker import endings
 from shigoto.worker.endings import stack_of_task
-from shigoto.worker.pool import Settle, TimeLimits, first_of, named, tell_started
+from shigoto.worker.pool import Pool, Settle, first_of, named, slot_of, tell_started
 from shigoto.worker.runner import HERE, Runner
-from shigoto.worker.slots import Slots
 from shigoto.worker.state import WorkerState
 
 SLICE = 0.001  # seconds that strands may run before the loop turns
 MOST_WAKING = 8
 GRACE = 2.0  # seconds from one cancel of a run to the next
-CLEANUP = 10.0  # seconds for a handler that was cancelled by somebody to clean up, undisturbed
+CLEANUP = 10.0  # seconds in which a handler whose job was cancelled or taken away cleans up, undisturbed
 WHY = {Ending.ERRORED: "limit", Ending.CANCELLED: "cancel", Ending.RELEASED: "loss"}
 OURS = (*HERE, __file__)
 
@@ -132,10 +130,8 @@ class Strand:
             self.task.cancel()
 
 
-class LoopPool:
+class LoopPool(Pool):
     """Runs jobs of async tasks, at most `size` at once."""
-
-    resting = False
 
     def __init__(
         self,
@@ -146,73 +142,44 @@ class LoopPool:
         settle: Settle,
         room: Callable[[], None],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__(state, size=size, settle=settle, room=room)
         self.time, self.clock = self._loop.time, state.clock
-        self.slots = Slots(size, self.time())
-        self._state = state
         self._runner = runner
-        self._settle = settle
-        self._room = room
-        self.limits = TimeLimits(self.busy_slots)
-        self._tell = False
         self._variables = copy_context()
         self._indexes = list(state.take_indexes(size))
-        self._buffer: deque[Lease] = deque()
         # In order, for the sake of simulations that must repeat exactly.
         self._strands: dict[Strand, None] = {}
         self._parked: list[asyncio.Future[None]] = []
         self._waking = 0
         self._turn_open = False
         self._slice_ends = 0.0
-        self._closed = False
-
-    @property
-    def buffered(self) -> int:
-        """How many leases wait for a strand."""
-        return len(self._buffer)
 
     def busy_slots(self) -> list[Strand]:
-        """The strands that run a job right now."""
         return [strand for strand in self._strands if strand.lease is not None]
 
     def give(self, leases: Sequence[Lease]) -> None:
-        """Run these, in this order."""
         self._tell = self._state.bus.wants(JobStarted)
         self._buffer.extend(leases)
         self._wake()
 
-    def take_back(self) -> list[Lease]:
-        """Every lease that no strand has taken yet."""
-        leases = list(self._buffer)
-        self._buffer.clear()
-        return leases
-
     def cancel(self, lease: Lease) -> bool:
-        """Cancel a running job. A handler that cleans up must not be disturbed again for a while."""
-        strand = self._strand_of(lease)
+        strand = slot_of(lease, self._strands)
         if strand is not None and not strand.signals.cancelled:
             strand.signals.cancelled = True
             strand.keep_stopping(Ending.CANCELLED, grace=CLEANUP)
         return strand is not None
 
     def lose(self, lease: Lease) -> bool:
-        """Cancel a running job that somebody has taken away."""
-        strand = self._strand_of(lease)
+        strand = slot_of(lease, self._strands)
         if strand is not None and not strand.signals.lost:
             strand.signals.lost = True
             strand.keep_stopping(Ending.RELEASED, grace=CLEANUP)
         return strand is not None
 
     def cut(self, lease: Lease) -> None:
-        """Cancel a running job; if it gives in, it is released."""
-        strand = self._strand_of(lease)
+        strand = slot_of(lease, self._strands)
         if strand is not None and strand.wanted is None:
             strand.keep_stopping(Ending.RELEASED)
-
-    def tell_stopping(self) -> None:
-        """Let running jobs know that the worker is about to stop."""
-        for strand in self.busy_slots():
-            strand.signals.stopping = True
 
     def stop_all(self) -> None:
         """Cancel every running job; what gives in is released."""
@@ -237,9 +204,6 @@ class LoopPool:
             stack = stack_of_task(strand.task, skip=OURS)
             job = named(self._state.name, lease)
             self._state.bus.publish(JobStuck(*job, limit, stack, WHY[wanted]))
-
-    def _strand_of(self, lease: Lease) -> Strand | None:
-        return next((strand for strand in self._strands if strand.lease is lease), None)
 
     async def _work(self, strand: Strand) -> None:
         state, buffer, run, settle = self._state, self._buffer, self._runner.run, self._settle

@@ -38,7 +38,7 @@ from math import inf
 from operator import is_not
 from random import Random
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from msgspec import Struct, structs
 
@@ -62,6 +62,7 @@ from shigoto.options import MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.task import Task
 from shigoto.worker import endings, interrupts
+from shigoto.worker.interrupts import Interrupts
 from shigoto.worker.pool import RunSlot, StrandSlot
 from shigoto.worker.reporting import hidden
 
@@ -86,20 +87,8 @@ class TaskPlan(Struct, frozen=True, eq=False):
     defaults: Mapping[str, Any] = MappingProxyType({})  # of the secrets
 
 
-class Guard(Protocol):
-    """What may raise in a sync handler from outside, but only between these two."""
-
-    def arm(self) -> None:
-        """The handler begins."""
-        ...
-
-    def disarm(self) -> None:
-        """The handler has ended."""
-        ...
-
-
-def plan_of(task: Task[..., Any], guard: Guard | None) -> TaskPlan:
-    """The plan of a task; `guard` surrounds its function, if that is a sync one."""
+def plan_of(task: Task[..., Any], guard: Interrupts | None) -> TaskPlan:
+    """Return the plan of a task; `guard` surrounds its function, if that is a sync one."""
     signature, options = task.signature, task.options
     return TaskPlan(
         fn=task.fn if guard is None or task.is_async else _guarded(task.fn, guard),
@@ -119,7 +108,7 @@ def plan_of(task: Task[..., Any], guard: Guard | None) -> TaskPlan:
     )
 
 
-def _guarded(fn: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+def _guarded(fn: Callable[..., Any], guard: Interrupts) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             guard.arm()
@@ -182,7 +171,7 @@ class Runner:
         *,
         services: JobServices | None = None,
         signals: Callable[[], Signals] = Signals,
-        guard: Guard | None = None,
+        guard: Interrupts | None = None,
         failed: Callable[[Lease, BaseException], None] | None = None,
         tracing: Tracing | None = None,
     ) -> None:
@@ -442,7 +431,7 @@ def _too_long(
 
 
 def _tidy(strand: StrandSlot, before: Variables) -> None:
-    """Take back our own cancels; a strand that a handler left otherwise changed is not used again.
+    """Take back the cancels of the worker; a strand that a handler left otherwise changed is not used again.
 
     Context variables that a handler set, or a cancel that is not ours, would reach the next job in this strand.
     """
@@ -473,14 +462,8 @@ def left_something(before: Variables) -> bool:
     return len(after) != len(before) or sum(map(is_not, after.values(), before.values())) != 1
 
 
-class Forkable(Protocol):
-    """Whoever must know that it finds itself in a child."""
-
-    forked: bool
-
-
-def watch_forks(runner: Forkable) -> None:
-    """Tell the runner when it finds itself in a child; asking for the process id after every job costs more."""
+def watch_forks(runner: Runner) -> None:
+    """Mark the runner in each process forked from here; to ask for the process id after each job costs more."""
     known = weakref.ref(runner)
 
     def forked() -> None:
