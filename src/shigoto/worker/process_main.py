@@ -201,12 +201,36 @@ def run_to_the_end(
     """
     others = set(threading.enumerate())
     app.bus.subscribe(partial(_hurry, watchdog), WorkerLeaving)
-    over = threading.Event()
+    over = False
+
+    async def work() -> int:
+        nonlocal over
+        try:
+            begin()
+            other = asyncio.create_task(beside(), name="shigoto-beside")
+            try:
+                stopped = await worker.run()
+                watchdog.code = stopped.exit_code
+            finally:
+                other.cancel()
+                watchdog.allow(CLOSING_SECONDS)
+            ended(stopped)
+            if not stopped.running:
+                # The event loop has nothing left to do, so it may as well wait here.
+                app.flush(FLUSHED_WITHIN)
+                app.exporters.end()
+            if stopped.running or not await _tidy():
+                # They would keep the process alive, at work on jobs that are no longer its own.
+                leave_now(watchdog.code)
+            return watchdog.code
+        finally:
+            over = True
+
     with asyncio.Runner(loop_factory=event_loop()) as runner:
         try:
-            code = runner.run(_run(app, worker, watchdog, begin, beside, ended, over))
+            code = runner.run(work())
         finally:
-            if not over.is_set():
+            if not over:
                 cut_off()
     app.close()
     if any(not thread.daemon for thread in set(threading.enumerate()) - others):
@@ -239,48 +263,6 @@ def leave_now(code: int) -> NoReturn:
                 stream.flush()
 
     exit_after(flush, code)
-
-
-async def _run(
-    app: Shigoto,
-    worker: Runnable[T],
-    watchdog: Watchdog,
-    begin: Callable[[], None],
-    beside: Callable[[], Coroutine[Any, Any, None]],
-    ended: Callable[[T], None],
-    over: threading.Event,
-) -> int:
-    try:
-        return await _work(app, worker, watchdog, begin, beside, ended)
-    finally:
-        over.set()
-
-
-async def _work(
-    app: Shigoto,
-    worker: Runnable[T],
-    watchdog: Watchdog,
-    begin: Callable[[], None],
-    beside: Callable[[], Coroutine[Any, Any, None]],
-    ended: Callable[[T], None],
-) -> int:
-    begin()
-    other = asyncio.create_task(beside(), name="shigoto-beside")
-    try:
-        stopped = await worker.run()
-        watchdog.code = stopped.exit_code
-    finally:
-        other.cancel()
-        watchdog.allow(CLOSING_SECONDS)
-    ended(stopped)
-    if not stopped.running:
-        # The event loop has nothing left to do, so it may as well wait here.
-        app.flush(FLUSHED_WITHIN)
-        app.exporters.end()
-    if stopped.running or not await _tidy():
-        # They would keep the process alive, at work on jobs that are no longer its own.
-        leave_now(watchdog.code)
-    return watchdog.code
 
 
 async def _tidy() -> bool:

@@ -159,6 +159,7 @@ class Worker(Runnable[Stopped]):
         self._lifespan_state: Any = None
         self._parts: WorkerParts | None = None
         self._clock = lease_clock()
+        self._announcing = False
         self._announced_at: float | None = None
         self._declared: list[str] = []
 
@@ -214,75 +215,39 @@ class Worker(Runnable[Stopped]):
             children=self._settings.children,
             virtual=self._settings.beats == "loop",
         )
-        if self._switch.reason is None:
-            self._lifespan = Lifespan(self._app.enter_lifespan, self._switch.throw)
-            try:
-                await self._begin(self._lifespan)
-            finally:
-                if self._announced_at is None:
-                    await self._lifespan.exit(LEAST_PATIENCE)
-
-    async def _begin(self, lifespan: Lifespan) -> None:
-        """Enter the lifespan and tell the store of this worker and of its schedules, unless it is stopped before that
-        is done."""
-        asking = asyncio.create_task(
-            expect_ready(self._app.engine, any_role=self._any_role), name=f"shigoto-ready-{self.name}"
-        )
-        if not await self._unless_stopped(asking):
+        if self._switch.reason is not None:
             return
-        asking.result()
-        entering = asyncio.create_task(lifespan.enter(), name=f"shigoto-enter-{self.name}")
-        if not await self._unless_stopped(entering):
-            return
-        self._lifespan_state = entering.result()
-        if not (await self._declare() and await self._want_notices()):
-            return
-        telling = asyncio.create_task(
-            announce(self._app.engine, self._announcement(), self._clock, self._random),
-            name=f"shigoto-announce-{self.name}",
-        )
-        told = False
+        lifespan = self._lifespan = Lifespan(self._app.enter_lifespan, self._switch.throw)
+        beginning = asyncio.create_task(self._begin(lifespan), name=f"shigoto-begin-{self.name}")
+        begun = False
         try:
-            told = await self._unless_stopped(telling)
+            begun = await self._unless_stopped(beginning)
+            self._announced_at = beginning.result() if begun else None
         finally:
-            if not told:
+            if self._announcing and not begun:
                 await self._withdraw()
-        if told:
-            self._announced_at = telling.result()
+            if self._announced_at is None:
+                await lifespan.exit(LEAST_PATIENCE)
 
-    async def _declare(self) -> bool:
-        """Bring what the code declares into the store; False if the worker is stopped before that is done."""
-        if not (self._settings.ticks and self._app.declared):
-            return True
-        if not self._app.engine.capabilities.repairs:
-            logger.warning(
-                "Worker %s has a server for its store, and leaves schedules to it: %s fire if that was started with"
-                " this app, `shigoto --app … server`, or a scheduler at the store was",
-                self.name,
-                some_of(self._app.declared),
-            )
-            return True
-        declaring = asyncio.create_task(
-            declare(self._app.engine, self._app.declared, (self.kind, self.name), self._random),
-            name=f"shigoto-declare-{self.name}",
-        )
-        if not await self._unless_stopped(declaring):
-            return False
-        self._declared = declaring.result()
-        return True
-
-    async def _want_notices(self) -> bool:
-        """Let the store write notices, if there are rules for them; False if the worker is stopped before that."""
-        if self._app.notifier is None:
-            return True
-        wanting = asyncio.create_task(
-            want_notices(self._app.engine, (self.kind, self.name), self._random),
-            name=f"shigoto-notices-{self.name}",
-        )
-        if not await self._unless_stopped(wanting):
-            return False
-        wanting.result()
-        return True
+    async def _begin(self, lifespan: Lifespan) -> float:
+        """Enter the lifespan, tell the store of schedules and of this worker, and return when it was told."""
+        engine, who = self._app.engine, (self.kind, self.name)
+        await expect_ready(engine, any_role=self._any_role)
+        self._lifespan_state = await lifespan.enter()
+        if self._settings.ticks and self._app.declared:
+            if engine.capabilities.repairs:
+                self._declared = await declare(engine, self._app.declared, who, self._random)
+            else:
+                logger.warning(
+                    "Worker %s has a server for its store, and leaves schedules to it: %s fire if that was started"
+                    " with this app, `shigoto --app … server`, or a scheduler at the store was",
+                    self.name,
+                    some_of(self._app.declared),
+                )
+        if self._app.notifier is not None:
+            await want_notices(engine, who, self._random)
+        self._announcing = True
+        return await announce(engine, self._announcement(), self._clock, self._random)
 
     async def _withdraw(self) -> None:
         """Take back an announcement that may yet reach the store; if that fails, sweepers will."""
