@@ -30,7 +30,7 @@ from shigoto.model.time import Millis
 from shigoto.model.worker import SweepOrder, Swept
 from shigoto.observe.events import ClockStepped, JobsPromoted, JobsRescued, TasksUnknown, WorkersFenced
 from shigoto.worker.state import Trouble, WorkerState
-from shigoto.worker.stopping import Wakeup
+from shigoto.worker.stopping import Repeated, Wakeup
 
 if TYPE_CHECKING:
     from shigoto.notify.notifier import Notifier
@@ -167,7 +167,7 @@ class FenceDecision:
         return max(0.0, due - now)
 
 
-class Sweeper:
+class Sweeper(Repeated):
     """Sweeps about six times per lease: every five seconds with the usual one.
 
     `unknown_after` tells how long jobs may wait for somebody who knows their task; it is asked every time. One that
@@ -177,6 +177,7 @@ class Sweeper:
     def __init__(
         self, state: WorkerState, unknown_after: Callable[[], Millis | None], *, follows: bool = False
     ) -> None:
+        super().__init__()
         self._unknown_after = unknown_after
         self._state = state
         self._follows = follows
@@ -184,8 +185,6 @@ class Sweeper:
         self._time = asyncio.get_running_loop().time
         self._fence_decision = FenceDecision(state.id, state.lease)
         self._trouble = Trouble(state, "sweeper")
-        self._wakeup = Wakeup()
-        self._closed = False
         self._swept_at = self._time()
 
     @property
@@ -194,18 +193,7 @@ class Sweeper:
         tells if nobody can."""
         return max(0.0, self._time() - self._swept_at - self._pace / 6)
 
-    def close(self) -> None:
-        """Finish what is under way, and begin no more."""
-        self._closed = True
-        self._wakeup.ring()
-
-    async def run(self) -> None:
-        """Sweep until closed or cancelled."""
-        while not self._closed:
-            await self._wakeup.wait(await self._sweep())
-
-    async def _sweep(self) -> float:
-        """Sweep once, and return how many seconds to wait."""
+    async def _round(self) -> float:
         engine = self._state.engine
         order = SweepOrder(
             fence=self._fence_decision.to_fence,
@@ -251,7 +239,7 @@ class Sweeper:
 SHORTEST_LOOK, LONGEST_LOOK = 1.0, 30.0  # seconds
 
 
-class QueueAgeWatch:
+class QueueAgeWatch(Repeated):
     """Looks for queues that wait too long, for rules that ask for it: four times within the shortest limit of these,
     and at least twice a minute.
 
@@ -260,26 +248,14 @@ class QueueAgeWatch:
     """
 
     def __init__(self, state: WorkerState, notifier: "Notifier", limit: int) -> None:
+        super().__init__()
         self._state = state
         self._notifier = notifier
         self._pause = min(LONGEST_LOOK, max(SHORTEST_LOOK, limit / 4_000))
         self._trouble = Trouble(state, "queue-age-watch")
-        self._wakeup = Wakeup()
-        self._closed = False
         self._told: set[UUID] = set()  # by the look before: to tell of it again would change nothing
 
-    def close(self) -> None:
-        """Finish what is under way, and begin no more."""
-        self._closed = True
-        self._wakeup.ring()
-
-    async def run(self) -> None:
-        """Look until closed or cancelled."""
-        while not self._closed:
-            await self._wakeup.wait(await self._look())
-
-    async def _look(self) -> float:
-        """Look once, and return how many seconds to wait."""
+    async def _round(self) -> float:
         engine = self._state.engine
         try:
             now = await engine.arun(engine.time())

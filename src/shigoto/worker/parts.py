@@ -55,7 +55,7 @@ from shigoto.worker.runner import Runner
 from shigoto.worker.settler import Settler
 from shigoto.worker.starting import Lifespan
 from shigoto.worker.state import Trouble, WorkerState
-from shigoto.worker.stopping import StopSwitch
+from shigoto.worker.stopping import Repeated, StopSwitch
 from shigoto.worker.thread_pool import ThreadPool
 from shigoto.worker.ticker import Ticker
 
@@ -136,13 +136,14 @@ def _because(task: Task[..., Any]) -> str:
     return "" if task.options.executor == "process" else ", because it has a timeout"
 
 
-class IsolationWatch:
-    """Lets jobs that should run alone run in ordinary pools, if nobody else can do better. `look` is called then.
+class IsolationWatch(Repeated):
+    """Lets jobs that should run alone run in ordinary pools, if no live worker can do better. `look` is called then.
 
     The `kinds` are those of tasks that this worker cannot isolate, in a store that others can open.
     """
 
     def __init__(self, state: WorkerState, kinds: Sequence[WorkKind], look: Callable[[], None]) -> None:
+        super().__init__()
         self._state = state
         self._kinds = kinds
         self._look = look
@@ -150,14 +151,7 @@ class IsolationWatch:
         self._since = self._time()
         self._trouble = Trouble(state, "isolation")
 
-    async def run(self) -> None:
-        """Ask once a minute, until cancelled."""
-        while True:
-            pause = await self._ask()
-            await asyncio.sleep(pause)
-
-    async def _ask(self) -> float:
-        """Ask once, and return how many seconds to wait."""
+    async def _round(self) -> float:
         engine = self._state.engine
         try:
             workers = await engine.arun(engine.workers())
@@ -172,51 +166,41 @@ class IsolationWatch:
         }
         if all(isolated.issuperset(kind.tasks) for kind in self._kinds):
             self._since = self._time()
-        self._take(None if self._time() - self._since >= ALONE_FOR else False)
-        return ASK_EVERY
-
-    def _take(self, alone: bool | None) -> None:
+        alone = None if self._time() - self._since >= ALONE_FOR else False
         for kind in self._kinds:
             if kind.alone is not alone:
                 kind.alone = alone
                 self._look()
-
-
-class Pools(Struct, frozen=True, eq=False):
-    """The pools of one worker; one that cannot isolate has none of processes."""
-
-    loop: Pool
-    thread: Pool
-    process: Pool | None
-
-
-class Routes(Struct, frozen=True, eq=False):
-    """All kinds of work, and of them those of tasks that this worker cannot isolate, but another one might."""
-
-    kinds: list[WorkKind]
-    unable: list[WorkKind]
+        return ASK_EVERY
 
 
 def routes_of(
-    tasks: Mapping[str, Task[..., Any]], isolation: Isolation, pools: Pools, *, shared: bool
-) -> Routes:
-    """The kinds of work that the pools ask for; `shared` says that other processes can open the store."""
+    tasks: Mapping[str, Task[..., Any]],
+    isolation: Isolation,
+    loop_pool: Pool,
+    thread_pool: Pool,
+    process_pool: Pool | None,
+    *,
+    shared: bool,
+) -> tuple[list[WorkKind], list[WorkKind]]:
+    """Return the kinds of work that the pools ask for, and of them those that another worker might isolate, but this
+    one cannot. `shared` says that other processes can open the store."""
     able, unable = isolation.able, set(tasks) - isolation.able
     kinds: list[WorkKind] = []
     doubtful: list[WorkKind] = []
-    for pool, executor in ((pools.loop, "loop"), (pools.thread, "thread")):
+    for pool, executor in ((loop_pool, "loop"), (thread_pool, "thread")):
         names = [name for name, task in tasks.items() if task.executor == executor]
         if here := [name for name in names if name in able]:
             kinds.append(WorkKind(pool, here, alone=False))
         if here := [name for name in names if name in unable]:
             kinds.append(WorkKind(pool, here, alone=False if shared else None))
             doubtful.append(kinds[-1])
-    if pools.process is not None:
+    if process_pool is not None:
         always = [name for name, task in tasks.items() if task.executor == "process"]
         others = [name for name in able if name not in always]
-        kinds += [WorkKind(pools.process, always, alone=None)] if always else []
-        kinds += [WorkKind(pools.process, others, alone=True)] if others else []
-    return Routes(kinds, doubtful if shared else [])
+        kinds += [WorkKind(process_pool, always, alone=None)] if always else []
+        kinds += [WorkKind(process_pool, others, alone=True)] if others else []
+    return kinds, doubtful if shared else []
 
 
 # A supervised worker has a child ready while it has work, although no task asks for one: when another runner dies, its
@@ -243,6 +227,9 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     supervised: bool
     max_jobs: int | None
     unknown_after: Millis | None
+
+
+Seeker = Listener | Promoter | Repeated  # a part that looks for work
 
 
 class WorkerParts:
@@ -281,23 +268,34 @@ class WorkerParts:
         settle, room = self.settler.add, self.claimer.room
         self.loop_pool = LoopPool(state, runner, size=settings.concurrency, settle=settle, room=room)
         self.thread_pool = ThreadPool(state, runner, size=settings.threads, settle=settle, room=room)
-        self.process_pool = self._process_pool_of(runner, settings, isolation)
-        pools = Pools(self.loop_pool, self.thread_pool, self.process_pool)
-        routes = routes_of(tasks, isolation, pools, shared=state.engine.capabilities.shared)
-        self.kinds = routes.kinds
-        self.pools: list[Pool] = list(dict.fromkeys(kind.pool for kind in self.kinds))
-        self._listener = Listener(state, self._look, self._rung)
-        self._reporter = ProgressReporter(state, self.pools)
-        # Where the store repairs itself, nobody else fires schedules or makes jobs ready.
-        self._repairs = state.engine.capabilities.repairs
-        ticks = settings.ticks and self._repairs
-        self.ticker = Ticker(state, declared, tracing=tracing) if ticks else None
-        sweeps = settings.sweeps and self._repairs
-        self._sweeper = Sweeper(state, lambda: settings.unknown_after) if sweeps else None
-        self._queue_age_watch = queue_age_watch_of(state, notifier)
-        self._isolation_watch = (
-            IsolationWatch(state, routes.unable, self.claimer.look) if routes.unable else None
+        self.process_pool: ProcessPool | None = None
+        if isolation.source is not None:
+            begin = StartChild(source=isolation.source, worker=state.id, log=log_setup())
+            size, put = settings.children, self.settler.put
+            self.process_pool = ProcessPool(state, runner, begin, size=size, settle=put, room=room)
+        capabilities = state.engine.capabilities
+        self.kinds, unable = routes_of(
+            tasks,
+            isolation,
+            self.loop_pool,
+            self.thread_pool,
+            self.process_pool,
+            shared=capabilities.shared,
         )
+        self.pools: list[Pool] = list(dict.fromkeys(kind.pool for kind in self.kinds))
+        self._reporter = ProgressReporter(state, self.pools)
+        # If the store does not leave repairs to workers (a server), it also fires schedules and makes jobs ready.
+        repairs = capabilities.repairs
+        self.ticker = Ticker(state, declared, tracing=tracing) if settings.ticks and repairs else None
+        sweeps = settings.sweeps and repairs
+        self._seeking: dict[str, Seeker | None] = {
+            "listener": Listener(state, self._look, self._rung),
+            "promoter": self.promoter if repairs else None,
+            "ticker": self.ticker,
+            "sweeper": Sweeper(state, lambda: settings.unknown_after) if sweeps else None,
+            "queue-age-watch": queue_age_watch_of(state, notifier),
+            "isolation-watch": IsolationWatch(state, unable, self.claimer.look) if unable else None,
+        }
         self._exclusive_jobs = ExclusiveJobs(state, self.pools, tasks)
         self._needs_child = any(task.executor == "process" for task in tasks.values())
         self._time = asyncio.get_running_loop().time
@@ -319,18 +317,9 @@ class WorkerParts:
             self.process_pool.keep_child_ready(inf)
         self._claiming = self._begin(group, "claimer", self.claimer.run(self.kinds))
         self._claiming.add_done_callback(lambda _: self.switch.changed.ring())
-        seekers = [("listener", self._listener.run())]
-        if self._repairs:
-            seekers.append(("promoter", self.promoter.run()))
-        if self.ticker is not None:
-            seekers.append(("ticker", self.ticker.run()))
-        if self._sweeper is not None:
-            seekers.append(("sweeper", self._sweeper.run()))
-        if self._queue_age_watch is not None:
-            seekers.append(("queue-age-watch", self._queue_age_watch.run()))
-        if self._isolation_watch is not None:
-            seekers.append(("isolation-watch", self._isolation_watch.run()))
-        self._seekers = [self._begin(group, part, work) for part, work in seekers]
+        self._seekers = [
+            self._begin(group, name, part.run()) for name, part in self._seeking.items() if part is not None
+        ]
 
     def aside(self, part: str, work: Coroutine[Any, Any, None]) -> None:
         """Do this beside the rest, until `end`."""
@@ -381,20 +370,6 @@ class WorkerParts:
         """How many handlers are at work."""
         return sum(running(pool) for pool in self.pools)
 
-    def _process_pool_of(
-        self, runner: Runner, settings: WorkerSettings, isolation: Isolation
-    ) -> ProcessPool | None:
-        if isolation.source is None:
-            return None
-        return ProcessPool(
-            self.state,
-            runner,
-            StartChild(source=isolation.source, worker=self.state.id, log=log_setup()),
-            size=settings.children,
-            settle=self.settler.put,
-            room=self.claimer.room,
-        )
-
     def _flushed(self, delays: list[Millis]) -> None:
         self.claimer.room()
         if self.process_pool is not None and self._time() >= self._ready_child_from:
@@ -425,7 +400,7 @@ class WorkerParts:
             return
         self.claimer.room()
         for lease in self._held(orders.cancels):
-            if not self._cancel(lease):
+            if not any(pool.cancel(lease) for pool in self.pools):
                 # It lies in a buffer, or is on its way to the store: ask again soon.
                 self.keeper.nudge()
         for lease in self._held(orders.lost):
@@ -436,9 +411,6 @@ class WorkerParts:
         """Those of these leases that are still held."""
         found = [(self.state.held.get(number), token) for number, token in tokens]
         return [lease for lease, token in found if lease is not None and lease.token == token]
-
-    def _cancel(self, lease: Lease) -> bool:
-        return any(pool.cancel(lease) for pool in self.pools)
 
     def _lose(self, lease: Lease) -> bool:
         return any(pool.lose(lease) for pool in self.pools)

@@ -47,7 +47,7 @@ from shigoto.schedule.declare import Declared, declare_op
 from shigoto.schedule.fire import AT_ONCE, MOST_JOBS, PORTION, due_op, looked_at
 from shigoto.schedule.recurrence import ZoneMissing
 from shigoto.worker.state import Trouble, WorkerState
-from shigoto.worker.stopping import Wakeup
+from shigoto.worker.stopping import Repeated
 
 TURN = 0.005  # seconds of deciding before others on the event loop get theirs
 DECLARE_EVERY = 30.0  # seconds
@@ -88,7 +88,7 @@ class Watcher(Protocol):
         ...
 
 
-class Ticker:
+class Ticker(Repeated):
     """Fires what is due, and says now and then that what this code declares still is."""
 
     def __init__(
@@ -99,51 +99,36 @@ class Ticker:
         watcher: Watcher | None = None,
         tracing: Tracing | None = None,
     ) -> None:
+        super().__init__()
         self._state = state
         self._tracing = tracing
         self._declared = declared
         self._watcher = watcher
         self._time = asyncio.get_running_loop().time
         self._trouble = Trouble(state, "ticker")
-        self._wakeup = Wakeup()
-        self._closed = False
         self.tally = Tally(self._time)
         self._declared_at = self._time()  # or a moment ago, when the worker began
         self._behind = set[str]()  # schedules that have more to catch up than goes into one transaction
 
-    def close(self) -> None:
-        """Finish the cycle at hand, and begin no other."""
-        self._closed = True
-        self._wakeup.ring()
-
-    async def run(self) -> None:
-        """Fire until closed or cancelled."""
-        while not self._closed:
-            self.tally.begin()
-            try:
-                await self._declare()
-                pause = await self._cycle()
-            except StoreError as error:
-                pause = self._trouble.met(error)
-                self._broke(error)
-            else:
-                self._trouble.over()
-                self._ended()
-            await self._wakeup.wait(pause)
-
-    def _broke(self, error: StoreError) -> None:
-        news = self.tally.broke(error)
-        if self._watcher is not None:
-            if isinstance(error, StoreMoved | SchemaTooNew):
+    async def _round(self) -> float:
+        self.tally.begin()
+        try:
+            await self._declare()
+            pause = await self._cycle()
+        except StoreError as error:
+            news = self.tally.broke(error)
+            pause = self._trouble.met(error)
+            if self._watcher is not None and isinstance(error, StoreMoved | SchemaTooNew):
                 self._watcher.gone(error)
-            elif news:
+            elif self._watcher is not None and news:
                 self._watcher.lost(error)
-
-    def _ended(self) -> None:
+            return pause
+        self._trouble.over()
         down_for = self.tally.down_for
         self.tally.end()
         if self._watcher is not None and down_for is not None:
             self._watcher.back(down_for)
+        return pause
 
     async def _declare(self) -> None:
         engine, now = self._state.engine, self._time()
