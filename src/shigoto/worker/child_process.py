@@ -50,6 +50,15 @@ from shigoto.worker.process import (
     unnamed_file,
 )
 
+PROGRAM = "shigoto.worker.child_main"
+FIRST_LOOK, LAST_LOOK = 0.002, 0.25  # seconds between looks, once the socket has ended
+MOST_CRASH_REPORT = 64 * 1024  # bytes
+HERE = os.path.dirname(__file__)
+LISTENER = " in _listen\n"
+RAN_OUT = "Timeout ("  # what faulthandler writes down before it ends a process that has run out of time
+RUNTIME = (f'File "{HERE}{os.sep}', 'File "<frozen runpy>"')
+MEMORY = " The system does that when memory runs out; but people and programs can, too."
+
 
 class StartChild(Struct, frozen=True, kw_only=True, tag=True):
     """Where the app is, on whose behalf jobs run, and how the log is written, if the worker knows."""
@@ -127,15 +136,6 @@ class RunEnded(Struct, frozen=True, tag=True):
 
 ChildOrder = StartChild | RunJob | Tell | Warn | Halt | Leave
 ChildNews = ChildReady | ChildUnfit | RunBegan | RunNews | RunEnded
-
-PROGRAM = "shigoto.worker.child_main"
-FIRST_LOOK, LAST_LOOK = 0.002, 0.25  # seconds between looks, once the socket has ended
-MOST_CRASH_REPORT = 64 * 1024  # bytes
-HERE = os.path.dirname(__file__)
-LISTENER = " in _listen\n"
-RAN_OUT = "Timeout ("  # what faulthandler writes down before it ends a process that has run out of time
-RUNTIME = (f'File "{HERE}{os.sep}', 'File "<frozen runpy>"')
-MEMORY = " The system does that when memory runs out; but people and programs can, too."
 
 
 class ChildProcess:

@@ -34,6 +34,9 @@ from shigoto.worker.state import Trouble, WorkerState
 from shigoto.worker.stopping import Wakeup
 
 MOST_UNSETTLED = 10_000  # as many as a pool may hold ahead: with fewer, a quick one stands still behind them
+# A doorbell may ring for every job, and even for the worker's own commits. The first ring is answered at once;
+# those that follow within a breath are answered together, or vain looks would fill the day.
+BREATH = 0.003
 
 
 class Claimer:
@@ -237,11 +240,6 @@ def _shares(wants: dict[WorkKind, Want], leases: list[Lease]) -> dict[WorkKind, 
     for lease in leases:
         (alone if lease.alone else crowd)[lease.task].append(lease)
     return shares
-
-
-# A doorbell may ring for every job, and even for the worker's own commits. The first ring is answered at once;
-# those that follow within a breath are answered together, or vain looks would fill the day.
-BREATH = 0.003
 
 
 class Listener:

@@ -50,6 +50,8 @@ KEYLESS_DELAY = 60_000
 NO_DELAY = (
     "its delay is no whole number of milliseconds; it counts as a failure, and the retry policy decides"
 )
+DETAILS_LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
+MOST_FRAMES = 40
 
 
 def raised(
@@ -272,10 +274,6 @@ def _asked_for(lease: Lease, error: Snooze | RetryLater) -> Millis | None:
         return min(delay, LONGEST)
     logger.error("Job %d raised %s: %s", lease.number, type(error).__qualname__, NO_DELAY)
     return None
-
-
-DETAILS_LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
-MOST_FRAMES = 40
 
 
 def describe(

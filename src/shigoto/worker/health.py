@@ -37,6 +37,21 @@ UNWRITTEN = 8.0  # seconds that a sweep is overdue: a lock that somebody else ho
 LOCKED = "Nothing can be written: somebody keeps the store locked, or it is away."
 
 Readiness = tuple[bool, tuple[str, ...]]  # whether it is ready, and a sentence for all that keeps it from it
+PROBE_EVERY = 2.0  # seconds
+PROBE_PATIENCE = 4.0  # seconds for one answer
+logger = logging.getLogger("shigoto.worker")
+MOST_HEAD = 2_048  # bytes of a request: its line and its headers
+EXCHANGE_PATIENCE = 5.0  # seconds for a whole exchange
+MOST_CONNECTIONS = 64
+JSON = "application/json"
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    501: "Not Implemented",
+    503: "Service Unavailable",
+}
 
 
 class StoreSigns(Struct, frozen=True):
@@ -88,10 +103,6 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one} is" if number == 1 else f"{number} {many} are"
 
 
-PROBE_EVERY = 2.0  # seconds
-PROBE_PATIENCE = 4.0  # seconds for one answer
-
-
 class Probe:
     """Asks a store again and again whether it is there. When it is made, the store has answered just now, as far as
     anybody knows.
@@ -129,22 +140,6 @@ class Probe:
             return
         self._refused = None
         self._answered_at = self._clock()
-
-
-logger = logging.getLogger("shigoto.worker")
-
-MOST_HEAD = 2_048  # bytes of a request: its line and its headers
-EXCHANGE_PATIENCE = 5.0  # seconds for a whole exchange
-MOST_CONNECTIONS = 64
-JSON = "application/json"
-REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-}
 
 
 class HealthPort:

@@ -45,6 +45,8 @@ Beats = Literal["thread", "loop"]
 NUDGE_GAP = 1.0  # seconds between beats that were asked for early
 THREAD_ENDS_WITHIN = 1.0  # seconds to wait for the beat thread to end
 GONE = Orders(fenced=True)  # what a store that was moved would say, if it could
+EXCLUSIVE_PART = 0.9  # of a lease
+EXCLUSIVE_LOOK = 0.1  # of a lease, at most, between looks
 
 
 class Keeper:
@@ -218,10 +220,6 @@ class Keeper:
         self._obey(orders)
         if recovered and not orders.fenced:
             self._back()
-
-
-EXCLUSIVE_PART = 0.9  # of a lease
-EXCLUSIVE_LOOK = 0.1  # of a lease, at most, between looks
 
 
 class ExclusiveJobs:

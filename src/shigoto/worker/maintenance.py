@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 PROMOTE_AT_ONCE = 1_000
 # A doorbell that rings all the time asks for a look at the schedule all the time; this is often enough.
 PROMOTE_PAUSE = 0.020
+MORE_AT_ONCE = 0.010
+BACK_WITHIN = 5.0  # seconds: a store that is back is noticed by everybody; see `Trouble`
+SHORTEST_PACE = 6.0  # seconds of a lease: oftener than every second nobody sweeps for others
+SHORTEST_LOOK, LONGEST_LOOK = 1.0, 30.0  # seconds
 
 
 class Promoter:
@@ -110,11 +114,6 @@ class Promoter:
             pause = self._due_at - self._time()
             if pause <= 0 or not await self._wakeup.wait(None if pause == inf else pause):
                 return
-
-
-MORE_AT_ONCE = 0.010
-BACK_WITHIN = 5.0  # seconds: a store that is back is noticed by everybody; see `Trouble`
-SHORTEST_PACE = 6.0  # seconds of a lease: oftener than every second nobody sweeps for others
 
 
 def pace(own: float, shortest: Millis | None) -> float:
@@ -234,9 +233,6 @@ class Sweeper(Repeated):
             bus.publish(JobsRescued(name, swept.rescued))
         if swept.unknown:
             bus.publish(TasksUnknown(name, swept.unknown))
-
-
-SHORTEST_LOOK, LONGEST_LOOK = 1.0, 30.0  # seconds
 
 
 class QueueAgeWatch(Repeated):

@@ -64,6 +64,11 @@ if TYPE_CHECKING:
 
 ASK_EVERY = 60.0  # seconds between questions whether another worker can run jobs alone
 ALONE_FOR = 600.0  # seconds without one, until jobs that should run alone run beside others
+# A supervised worker has a child ready while it has work, although no task asks for one: when another runner dies, its
+# jobs are run alone, and starting a child for them takes 0.3 s on an idle machine and 1 s on a busy one. But not in its
+# first seconds: half a second of processor time is a sixth of a drain of 100 000 jobs on two cores. And an idle worker
+# need not be so quick, and leaves the memory to others.
+READY_CHILD_AFTER, READY_CHILD_FOR = 10.0, 60.0
 
 
 class Isolation(Struct, frozen=True):
@@ -201,13 +206,6 @@ def routes_of(
         kinds += [WorkKind(process_pool, always, alone=None)] if always else []
         kinds += [WorkKind(process_pool, others, alone=True)] if others else []
     return kinds, doubtful if shared else []
-
-
-# A supervised worker has a child ready while it has work, although no task asks for one: when another runner dies, its
-# jobs are run alone, and starting a child for them takes 0.3 s on an idle machine and 1 s on a busy one. But not in its
-# first seconds: half a second of processor time is a sixth of a drain of 100 000 jobs on two cores. And an idle worker
-# need not be so quick, and leaves the memory to others.
-READY_CHILD_AFTER, READY_CHILD_FOR = 10.0, 60.0
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):

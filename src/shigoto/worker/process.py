@@ -29,6 +29,17 @@ from shigoto.app import Shigoto, load_app, told_in_one_line
 from shigoto.model.errors import DeclarationError, Unsupported
 
 NOT_IMPORTABLE = frozenset({"__main__", "__mp_main__"})
+PACKAGE = __name__.partition(".")[0]
+PARENT_GONE = 71  # the exit code of a process whose parent is gone
+ADDED_BADNESS = 100  # what is added to the badness by which Linux chooses whom to kill when memory runs out
+WORST_BADNESS = 1_000
+_PR_SET_PDEATHSIG = 1
+PORTION = 262_144  # bytes to read at once
+M = TypeVar("M", bound=Struct)
+LONGEST_MESSAGE = 64 * 1024 * 1024  # bytes of one message; a job and its result are a few MiB at most
+_LENGTH = Layout(">I")
+_ENCODER = msgpack.Encoder()
+WIDTH = 8  # bytes of one number
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -107,9 +118,6 @@ def _reference(app: Shigoto) -> str | None:
     return None
 
 
-PACKAGE = __name__.partition(".")[0]
-
-
 def launch(
     module: str,
     arguments: Sequence[int],
@@ -170,13 +178,6 @@ def _is_in(folder: bytes | None) -> bool:
     return False
 
 
-PARENT_GONE = 71  # the exit code of a process whose parent is gone
-ADDED_BADNESS = 100  # what is added to the badness by which Linux chooses whom to kill when memory runs out
-WORST_BADNESS = 1_000
-
-_PR_SET_PDEATHSIG = 1
-
-
 def die_with_parent(parent: int) -> None:
     """Be killed as soon as the parent, which has this process id, is gone; at once, if it is gone already.
 
@@ -206,9 +207,6 @@ def prefer_oom_kill() -> None:
         badness.write_text(str(min(WORST_BADNESS, int(badness.read_text()) + ADDED_BADNESS)))
 
 
-PORTION = 262_144  # bytes to read at once
-
-
 def receive(line: socket.socket) -> bytes | None:
     """What has arrived: None if nothing has, on a socket that does not block, and no bytes at all at the end, or after
     an error."""
@@ -218,14 +216,6 @@ def receive(line: socket.socket) -> bytes | None:
         return None
     except OSError:
         return b""
-
-
-M = TypeVar("M", bound=Struct)
-
-LONGEST_MESSAGE = 64 * 1024 * 1024  # bytes of one message; a job and its result are a few MiB at most
-
-_LENGTH = Layout(">I")
-_ENCODER = msgpack.Encoder()
 
 
 class BrokenLine(Exception):
@@ -271,9 +261,6 @@ class Inbox(Generic[M]):
             return self._decoder.decode(body)
         except Exception as error:
             raise BrokenLine(str(error)) from error
-
-
-WIDTH = 8  # bytes of one number
 
 
 class WorkerFlag(IntEnum):

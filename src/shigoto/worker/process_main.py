@@ -39,6 +39,9 @@ TOO_SLOW = (
     "The process did not end in time after a stop, and is ended now. Jobs that it could not give back are run"
     " again when its lease is over"
 )
+LAST_MOMENT = 1.0  # seconds from the last release until nothing runs here any more; others wait for two
+FLUSHED_WITHIN = 0.8  # seconds for spans and the like to leave; less than the last moment
+TIDY = 0.1  # seconds for the tasks and threads that handlers have left behind
 
 
 class Watchdog:
@@ -159,11 +162,6 @@ class SignalWatch:
             # A child that a handler has forked: the signal is its own, and does there what it always does.
             signal.signal(number, former)
             os.kill(os.getpid(), number)
-
-
-LAST_MOMENT = 1.0  # seconds from the last release until nothing runs here any more; others wait for two
-FLUSHED_WITHIN = 0.8  # seconds for spans and the like to leave; less than the last moment
-TIDY = 0.1  # seconds for the tasks and threads that handlers have left behind
 
 
 class ExitReport(Protocol):

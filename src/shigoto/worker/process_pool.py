@@ -49,6 +49,15 @@ from shigoto.worker.state import WorkerState
 from shigoto.worker.stopping import Wakeup
 
 KEPT_FOR = 60.0  # seconds from the last use
+MOST_LINES = 20  # of what a run has written last, for the report of its crash
+GRACE = 2.0  # seconds from the word to end a run to the end of its process
+SLACK = 3.0  # seconds after that, until a child that nobody has killed ends by itself
+DUMP = 0.1  # seconds for a child to write down where it is
+LOOK = 0.5  # seconds between looks at children whose sockets others hold open
+BEGINS_WITHIN = 60.0  # seconds for a child to load the app and to enter its lifespan
+LEAVES_WITHIN = 5.0  # seconds for a child that is not needed any more
+DIES_WITHIN = 1.0  # seconds from a kill to the end
+FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds without a try, after a child could not begin
 
 
 class IdleChildren:
@@ -76,9 +85,6 @@ class IdleChildren:
     def use(self) -> None:
         """There was work for one."""
         self._kept_until = self._time() + KEPT_FOR
-
-
-MOST_LINES = 20  # of what a run has written last, for the report of its crash
 
 
 class ProcessSlot:
@@ -164,16 +170,6 @@ class ProcessSlot:
             self._pool.warn(self)
         else:
             self._pool.halt(self, Ending.ERRORED)
-
-
-GRACE = 2.0  # seconds from the word to end a run to the end of its process
-SLACK = 3.0  # seconds after that, until a child that nobody has killed ends by itself
-DUMP = 0.1  # seconds for a child to write down where it is
-LOOK = 0.5  # seconds between looks at children whose sockets others hold open
-BEGINS_WITHIN = 60.0  # seconds for a child to load the app and to enter its lifespan
-LEAVES_WITHIN = 5.0  # seconds for a child that is not needed any more
-DIES_WITHIN = 1.0  # seconds from a kill to the end
-FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds without a try, after a child could not begin
 
 
 class ProcessPool(Pool):

@@ -27,6 +27,8 @@ SOONEST = 1.0
 LATEST = 5.0
 
 logger = logging.getLogger("shigoto.worker")
+OUR_LOGGER = "shigoto"
+_changing = Lock()
 
 
 class ProgressReporter:
@@ -118,11 +120,6 @@ def _take_back(signals: Signals, report: Report) -> None:
         signals.progress_changed = True
     if report.log is not None and signals.lines is not None:
         signals.lines.unsend(report.log)
-
-
-OUR_LOGGER = "shigoto"
-
-_changing = Lock()
 
 
 def job_fields() -> Mapping[str, object]:

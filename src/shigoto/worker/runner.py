@@ -66,6 +66,11 @@ from shigoto.worker.interrupts import Interrupts
 from shigoto.worker.pool import RunSlot, StrandSlot
 from shigoto.worker.reporting import hidden
 
+HERE = (__file__, interrupts.__file__)
+UNKNOWN_DELAY = 60_000
+NOBODY = detached("")
+MOST_DISTURBED = 10_000
+
 
 class TaskPlan(Struct, frozen=True, eq=False):
     """What running a job of one task takes, looked up once. `bare` says that no argument is required, `redacted` that a
@@ -148,12 +153,6 @@ def limits_of(lease: Lease, plan: TaskPlan) -> tuple[Millis | None, Millis | Non
 def too_long(which: str, limit: Millis | None) -> str:
     """What is said of a run that reached this limit."""
     return f"the run took longer than its {which} of {(limit or 0) / 1000:g} s"
-
-
-HERE = (__file__, interrupts.__file__)
-UNKNOWN_DELAY = 60_000
-NOBODY = detached("")
-MOST_DISTURBED = 10_000
 
 
 class Runner:

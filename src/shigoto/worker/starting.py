@@ -33,6 +33,13 @@ from shigoto.worker.process import RunningJobs
 MOST_SLOTS = 10_000
 MOST_JOBS = 10**12
 DAY = 86_400.0
+T = TypeVar("T")
+ANNOUNCED_WITHIN = 5.0  # seconds, if the store cannot be reached at first
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds
+logger = logging.getLogger("shigoto.worker")
+CANCEL_WITHIN = 0.2  # seconds for one that is cancelled, at the end of all patience
+FREED_BLOCK = 16_000_000  # bytes: a claim, and the one that is worked off meanwhile
+NEW_OBJECTS = 20_000
 
 
 def checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -87,14 +94,6 @@ def places(concurrency: int, threads: int | None, children: int | None) -> int:
         cores() if children is None else children,
     )
     return sum(max(0, min(count, MOST_SLOTS)) for count in wanted)
-
-
-T = TypeVar("T")
-
-ANNOUNCED_WITHIN = 5.0  # seconds, if the store cannot be reached at first
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds
-
-logger = logging.getLogger("shigoto.worker")
 
 
 @runtime_checkable
@@ -201,9 +200,6 @@ async def _patiently(ask: Callable[[], Awaitable[T]], who: tuple[str, str], want
         pause = min(LONGEST_PAUSE, 2 * pause)
 
 
-CANCEL_WITHIN = 0.2  # seconds for one that is cancelled, at the end of all patience
-
-
 class Lifespan:
     """The app's lifespan, entered once, exited once. `broken` is called if it ends by itself in between.
 
@@ -264,10 +260,6 @@ class Lifespan:
 
 def _words(error: BaseException | None) -> str:
     return "it ended without a yield." if error is None else describe(error)[0]
-
-
-FREED_BLOCK = 16_000_000  # bytes: a claim, and the one that is worked off meanwhile
-NEW_OBJECTS = 20_000
 
 
 def keep_freed_memory() -> None:

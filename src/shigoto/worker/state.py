@@ -17,9 +17,8 @@ from shigoto.worker.process import RunningJobs
 
 T = TypeVar("T")
 
-SHORTEST_BEAT = (
-    1.0  # seconds that a beat may always take: with less, a busy server would look like a dead one
-)
+# Seconds that a beat may always take: with less, a busy server would look like a dead one.
+SHORTEST_BEAT = 1.0
 PRIVATE_SIZE = 1_024  # jobs that can be noted where no supervisor reads them
 
 Spawn = Callable[[Callable[[], None], str], threading.Thread]

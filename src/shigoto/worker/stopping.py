@@ -11,11 +11,11 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from msgspec import Struct
 
-LEAST_PATIENCE = (
-    1.0  # seconds for what must be tried at the end, such as giving back jobs, however short the time-out
-)
+# Seconds for what must be tried at the end, such as giving back jobs, however short the time-out.
+LEAST_PATIENCE = 1.0
 
 Reason = Literal["stopped", "drained", "recycled", "fenced"]
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
@@ -73,9 +73,6 @@ class StopSwitch:
         while self.reason is None:
             await self.changed.wait(None)
         return self.reason
-
-
-T_co = TypeVar("T_co", covariant=True)
 
 
 class Runnable(ABC, Generic[T_co]):

@@ -53,6 +53,10 @@ TURN = 0.005  # seconds of deciding before others on the event loop get theirs
 DECLARE_EVERY = 30.0  # seconds
 
 logger = logging.getLogger("shigoto.worker")
+WINDOW = 1_000  # values of which the spread is told, the newest,
+WITHIN = 600.0  # and of ticks those of so many seconds: an outage that is over is no news for ever
+RECENT = 100  # cycles that count for the rate of errors
+MOST_NAMED = 10_000  # schedules that are counted one by one
 
 
 class TickStep(Struct, frozen=True):
@@ -315,12 +319,6 @@ async def _go_on(task: "asyncio.Task[object]", before: int) -> None:
     except asyncio.CancelledError:
         if task.cancelling() > before:  # by somebody else
             raise
-
-
-WINDOW = 1_000  # values of which the spread is told, the newest,
-WITHIN = 600.0  # and of ticks those of so many seconds: an outage that is over is no news for ever
-RECENT = 100  # cycles that count for the rate of errors
-MOST_NAMED = 10_000  # schedules that are counted one by one
 
 
 class Spread(Struct, frozen=True, kw_only=True):

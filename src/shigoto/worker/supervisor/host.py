@@ -22,6 +22,14 @@ from pathlib import Path
 from msgspec import Struct
 
 SET_CHILD_SUBREAPER = 36  # of prctl
+logger = logging.getLogger("shigoto.worker")
+END_WITHIN = 1.0  # seconds from a kill to the end
+LOOK_EVERY = 0.005  # seconds
+OFTEN = 3  # words within the time in which the manager wants one
+PATIENCE = 1.0  # seconds, for what is said only once
+EOF_LOOK = 65_536  # bytes; whatever is written to standard input is thrown away
+FILES_LOOK_EVERY = 0.5  # seconds
+Snapshot = dict[Path, tuple[int, int]]
 
 
 def is_paused(pid: int) -> bool:
@@ -82,12 +90,6 @@ def _adopt(yes: int) -> None:
             ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, yes, 0, 0, 0)
 
 
-logger = logging.getLogger("shigoto.worker")
-
-END_WITHIN = 1.0  # seconds from a kill to the end
-LOOK_EVERY = 0.005
-
-
 class Orphans:
     """Those who descend from this process, in its group, but not from any child of ours that we know.
 
@@ -102,20 +104,23 @@ class Orphans:
         self._before = frozenset(pid for pid, process in processes().items() if process.parent == os.getpid())
 
     async def end(self, known: Collection[int]) -> None:
-        """Kill them, and wait until none is left, though not for ever."""
-        time = asyncio.get_running_loop().time
-        deadline = time() + END_WITHIN
-        while left := self._find(known):
-            if time() > deadline:
-                logger.warning("Processes that handlers have left behind cannot be ended: %s", sorted(left))
-                return
-            _kill(left)
-            await asyncio.sleep(LOOK_EVERY)
+        """Kill them, and wait until none is left, for 1 s at most."""
+        left = await until_gone(lambda: self._kill(known))
+        if left:
+            logger.warning("Processes that handlers have left behind cannot be ended: %s", sorted(left))
 
     def kill_all(self) -> None:
-        """Kill all who descend from us, also the children that we know. From any thread."""
+        """Kill all that descend from this process, also the children that it knows. From any thread."""
         with suppress(OSError):
-            _kill(self._find(()))
+            self._kill(())
+
+    def _kill(self, known: Collection[int]) -> set[int]:
+        """Kill them, and return those that were there."""
+        left = self._find(known)
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        return left
 
     def _find(self, known: Collection[int]) -> set[int]:
         every, own, group = processes(), os.getpid(), os.getpgrp()
@@ -136,14 +141,15 @@ class Orphans:
         }
 
 
-def _kill(pids: Collection[int]) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-
-
-OFTEN = 3  # words within the time in which the manager wants one
-PATIENCE = 1.0  # seconds, for what is said only once
+async def until_gone(kill: Callable[[], Collection[int]]) -> Collection[int]:
+    """Kill again and again until `kill` finds no process, for 1 s at most; return what it still finds then."""
+    time = asyncio.get_running_loop().time
+    deadline = time() + END_WITHIN
+    while left := kill():
+        if time() > deadline:
+            return left
+        await asyncio.sleep(LOOK_EVERY)
+    return ()
 
 
 class ServiceManager:
@@ -228,9 +234,6 @@ class ReadyFile:
                 self._path.unlink()
 
 
-EOF_LOOK = 65_536  # bytes; whatever is written to standard input is thrown away
-
-
 def call_at_eof(loop: AbstractEventLoop, stop: Callable[[], None]) -> None:
     """Call `stop` when standard input ends, or whoever holds it: for `--stop-on-eof`."""
     stdin = sys.stdin.fileno()
@@ -243,11 +246,6 @@ def call_at_eof(loop: AbstractEventLoop, stop: Callable[[], None]) -> None:
         stop()
 
     loop.add_reader(stdin, look)
-
-
-FILES_LOOK_EVERY = 0.5  # seconds
-
-Snapshot = dict[Path, tuple[int, int]]
 
 
 def own_files(error: BaseException | None = None) -> set[Path]:

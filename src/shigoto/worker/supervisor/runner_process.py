@@ -36,7 +36,6 @@ from shigoto.worker.process import (
     Inbox,
     RunningJobs,
     Source,
-    WorkerFlag,
     encode,
     interrupts_held_back,
     launch,
@@ -48,6 +47,10 @@ from shigoto.worker.stopping import Reason
 LogFormat = Literal["text", "json"]
 
 NO_START = "WORKER.NO_START"  # the code of an error that has no other
+logger = logging.getLogger("shigoto.worker")
+PROGRAM = "shigoto.worker.supervisor.runner_main"
+MOST_CRASH_REPORT = 65_536  # bytes of what a crash has left behind
+DIE_WITHIN = 1.0  # seconds from the end of its line to its own
 
 
 class Start(Struct, frozen=True, kw_only=True, tag=True):
@@ -134,11 +137,6 @@ class RunnerEnded(Struct, frozen=True, tag=True):
 RunnerOrder = Start | Recycle | Stop
 RunnerNews = RunnerHello | RunnerReady | Files | Counted | StartFailed | Finishing | RunnerEnded
 
-logger = logging.getLogger("shigoto.worker")
-
-PROGRAM = "shigoto.worker.supervisor.runner_main"
-MOST_CRASH_REPORT = 65_536  # bytes of what a crash has left behind
-DIE_WITHIN = 1.0  # seconds from the end of its line to its own
 
 Heard = Callable[["RunnerProcess", RunnerNews], None]
 
@@ -156,15 +154,15 @@ class RunnerProcess:
         self._heard = heard
         self._inbox = Inbox[RunnerNews](RunnerNews)
         with ExitStack() as in_case:
-            self._running_jobs = RunningJobs.create(start.slots)
-            in_case.callback(self._running_jobs.close)
+            self.running_jobs = RunningJobs.create(start.slots)
+            in_case.callback(self.running_jobs.close)
             self._crash_report = unnamed_file("shigoto-words")
             in_case.callback(os.close, self._crash_report)
             self._line, theirs = socket.socketpair()
             in_case.callback(self._line.close)
-            assert self._running_jobs.fd is not None
+            assert self.running_jobs.fd is not None
             with theirs, interrupts_held_back():
-                files = theirs.fileno(), self._running_jobs.fd, self._crash_report
+                files = theirs.fileno(), self.running_jobs.fd, self._crash_report
                 self._process = launch(PROGRAM, files, files=files, own_group=False)
             self.pid = self._process.pid
             in_case.callback(self._give_up)
@@ -247,33 +245,13 @@ class RunnerProcess:
             self._deadline.cancel()
         self.dead.set_result(code)
 
-    def inside(self) -> list[int]:
-        """The numbers of the jobs that run in it, or ran in it when it died."""
-        return self._running_jobs.running()
-
-    def in_children(self) -> list[int]:
-        """The same of the jobs in processes of their own, which die with it."""
-        return self._running_jobs.in_children()
-
-    def groups(self) -> list[int]:
-        """The process groups of these."""
-        return self._running_jobs.children()
-
-    def has(self, flag: WorkerFlag) -> bool:
-        """Whether it has said this of its own end."""
-        return self._running_jobs.has(flag)
-
-    def cycled_at(self) -> float | None:
-        """When it has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
-        return self._running_jobs.cycled_at()
-
     def crash_report(self) -> str:
         """What it has written about its own crash."""
         return os.pread(self._crash_report, MOST_CRASH_REPORT, 0).decode("utf-8", "replace")
 
     def forget(self) -> None:
         """Release what was kept of it, once its death is reported."""
-        self._running_jobs.close()
+        self.running_jobs.close()
         os.close(self._crash_report)
 
     def _read(self) -> None:

@@ -41,14 +41,21 @@ from shigoto.worker.state import Trouble, WorkerState, beat_deadline, lease_cloc
 from shigoto.worker.supervisor import host
 from shigoto.worker.supervisor.runner_process import RunnerHello, RunnerProcess
 
-PART = "supervisor"
-# Of a lease, before the first sweep. Whoever has just begun is to have the machine to himself: only to load the driver
-# of a store takes 0.2 s of a processor, in the very moment in which the first jobs run.
+# Of a lease, before the first sweep: to load the driver of a store takes 0.2 s of a processor, just when the first jobs
+# of the runners begin.
 LATER = 1 / 10
 FLUSHED_WITHIN = 0.8  # seconds for the last failures to reach Sentry
-LATEST_PROBE = (
-    3.0  # seconds before a store is first asked whether it is there; the runner has just spoken with it
-)
+# Seconds before a store is first asked whether it is there: the runner has just spoken with it.
+LATEST_PROBE = 3.0
+logger = logging.getLogger("shigoto.worker")
+MOST_TRACE = 16_000  # bytes
+FENCED = "the store has fenced it"
+PAUSED = "it was stopped by a signal for nearly as long as its lease"
+# Of the lease since its last beat: when other workers may have its jobs, none of its processes may be at work.
+GIVEN_UP = 0.9
+FENCED_WITHIN = 2.0  # seconds to end by itself
+REPRIEVE = 1 / 6  # of the lease: others who slept as well need twice as long for two looks at it
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
 
 
 class SupervisorStore:
@@ -175,7 +182,7 @@ class SupervisorStore:
     ) -> None:
         await end_groups(groups)
         state = self.state(hello)
-        engine, trouble = state.engine, Trouble(state, PART)
+        engine, trouble = state.engine, Trouble(state, "supervisor")
         while True:
             try:
                 rescued = await engine.arun(engine.report_dead(hello.worker, deaths))
@@ -186,13 +193,6 @@ class SupervisorStore:
             if rescued:
                 self._bus.publish(JobsRescued(self._name, tuple(rescued)))
             return
-
-
-logger = logging.getLogger("shigoto.worker")
-
-MOST_TRACE = 16_000  # bytes
-DIE_WITHIN = 1.0  # seconds from a kill to the end
-LOOK_EVERY = 0.005
 
 
 def deaths_in(
@@ -219,34 +219,26 @@ def deaths_in(
 
 
 async def end_groups(groups: Collection[int]) -> None:
-    """Kill these process groups, and wait until nobody is left in them, though not for ever."""
-    time = asyncio.get_running_loop().time
-    deadline = time() + DIE_WITHIN
-    # 0 would mean our own group, and so would its number.
+    """Kill these process groups, and wait until they are empty, for 1 s at most."""
+    # 0 would mean the supervisor's own group, and so would its number.
     left = {group for group in groups if group > 1 and group != os.getpgrp()}
-    while left := {group for group in left if _killed(group)}:
-        if time() > deadline:
-            logger.warning("Processes of a dead runner cannot be ended: groups %s", sorted(left))
-            return
-        await asyncio.sleep(LOOK_EVERY)
+
+    def kill() -> set[int]:
+        # Never a group that was empty before: another one may have its number by now.
+        left.intersection_update([group for group in left if _killed(group)])
+        return left
+
+    if await host.until_gone(kill):
+        logger.warning("Processes of a dead runner cannot be ended: groups %s", sorted(left))
 
 
 def _killed(group: int) -> bool:
-    """Whether there was somebody to kill; the dead count until they are reaped."""
+    """Kill a process group, and return False if it was empty; the dead count until they are reaped."""
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):  # some systems say the latter of the dead
         return False
     return True
-
-
-FENCED = "the store has fenced it"
-PAUSED = "it was stopped by a signal for nearly as long as its lease"
-GIVEN_UP = (
-    0.9  # of the lease since its last beat: when others may have its jobs, nothing of it may be at work
-)
-FENCED_WITHIN = 2.0  # seconds to end by itself
-REPRIEVE = 1 / 6  # of the lease: others who slept as well need twice as long for two looks at it
 
 
 class WhyNot(Struct, frozen=True):
@@ -294,7 +286,7 @@ async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState
         sent_at = now
         if orders.fenced:
             # Nor does the store know one that has just left; it has said so before.
-            return None if runner.has(WorkerFlag.LEAVING) else WhyNot(FENCED, FENCED_WITHIN)
+            return None if runner.running_jobs.has(WorkerFlag.LEAVING) else WhyNot(FENCED, FENCED_WITHIN)
 
 
 def _until_next(hello: RunnerHello, state: WorkerState) -> float:
@@ -319,9 +311,6 @@ async def tell_counts(opened: Callable[[], Engine], every: float) -> None:
             *(counts[state] for state in ("pending", "processing", "completed", "failed")),
             extra={"shigoto": dict(counts)},
         )
-
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
 
 
 async def persist(part: str, work: Callable[[], Awaitable[None]]) -> None:

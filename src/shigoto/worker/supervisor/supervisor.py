@@ -33,12 +33,11 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from shigoto.engine.protocol import Engine
 from shigoto.model.errors import SchemaTooNew, StoreMoved
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, RunnerStarted
 from shigoto.observe.log import configure_logging, log_events
-from shigoto.observe.metrics import Metrics, Sample, metrics_if_shown
+from shigoto.observe.metrics import Metrics, metrics_if_shown
 from shigoto.worker.health import HealthPort, Readiness, Signs, judge, ready_of
 from shigoto.worker.process import WorkerFlag, how_it_ended
 from shigoto.worker.process_main import CLOSING_SECONDS, Watchdog
@@ -74,6 +73,13 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 STILLBORN = 3  # deaths in a row, before anything was at work, that tell enough
 MOST_FINISHING = 8  # runners of one slot that only finish what they have; processes cost memory
+logger = logging.getLogger("shigoto.worker")
+RUNNERS_LESS, KILL_BEFORE, REPORT_BEFORE = 2.0, 1.0, 0.1  # seconds before the limit of a stop
+HURRY = 5.0  # seconds that a stop may still take after the second request
+TRIFLE = 0.3  # seconds beyond the limit until the watchdog ends the process
+LEAST = 1.0  # seconds that a stop may take in any case: to kill runners and to give back what they held
+RELOAD_WITHIN = 5.0
+WEIGH_EVERY = 1.0
 
 
 class RunnerSlot:
@@ -133,46 +139,6 @@ class RunnerSlot:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._in_vain, 30))
         self._in_vain += 1
         return pause
-
-
-class HealthReport:
-    """The health port, if there is one, where others see how the runners are, and what they have counted.
-
-    `engine` gives the store, `ready` says whether all is well.
-    """
-
-    def __init__(
-        self,
-        place: tuple[str, int] | None,
-        bus: Bus,
-        engine: Callable[[], Engine],
-        ready: Callable[[], Readiness],
-    ) -> None:
-        self.port: HealthPort | None = None
-        self._metrics: Metrics | None = None
-        if place is not None:
-            self._metrics = metrics_if_shown(bus, engine, more=lambda: ready_of(ready()))
-            self.port = HealthPort(*place, ready, self._metrics)
-
-    @property
-    def counts(self) -> bool:
-        """Whether anybody could see what runners count."""
-        return self._metrics is not None
-
-    def count(self, samples: Sequence[Sample]) -> None:
-        """A runner has counted this. When it dies, it stays counted."""
-        if self._metrics is not None:
-            self._metrics.add(samples)
-
-
-logger = logging.getLogger("shigoto.worker")
-
-RUNNERS_LESS, KILL_BEFORE, REPORT_BEFORE = 2.0, 1.0, 0.1  # seconds before the limit of a stop
-HURRY = 5.0  # seconds that a stop may still take after the second request
-TRIFLE = 0.3  # seconds beyond the limit until the watchdog ends the process
-LEAST = 1.0  # seconds that a stop may take in any case: to kill runners and to give back what they held
-RELOAD_WITHIN = 5.0
-WEIGH_EVERY = 1.0
 
 
 class SupervisorSettings(Struct, frozen=True, kw_only=True):
@@ -244,16 +210,20 @@ class Supervisor:
     ) -> None:
         self._bus = Bus()
         log_events(self._bus)
-        self._health_report = HealthReport(
-            settings.health, self._bus, lambda: self._store.engine, self._readiness
-        )
+        self._metrics: Metrics | None = None
+        self._health_port: HealthPort | None = None
+        if settings.health is not None:
+            self._metrics = metrics_if_shown(
+                self._bus, lambda: self._store.engine, more=lambda: ready_of(self._readiness())
+            )
+            self._health_port = HealthPort(*settings.health, self._readiness, self._metrics)
         self._start = structs.replace(
             start,
             parent=os.getpid(),
             slots=places(start.concurrency, start.threads, start.children),
             stop_timeout=room_for_runners(settings.stop_timeout),
             tell_files=settings.reload,
-            tell_counts=self._health_report.counts,
+            tell_counts=self._metrics is not None,
         )
         self._settings = settings
         self._watchdog = watchdog
@@ -288,8 +258,8 @@ class Supervisor:
                     probes=self._settings.health is not None,
                 )
                 watching = [group.create_task(persist("service manager", self._manager.run))]
-                if self._health_report.port is not None:
-                    watching.append(group.create_task(persist("health port", self._health_report.port.run)))
+                if self._health_port is not None:
+                    watching.append(group.create_task(persist("health port", self._health_port.run)))
                 if self._watch is not None:
                     watching.append(group.create_task(persist("reload", self._watch.run)))
                 await asyncio.wait([group.create_task(self._hold(slot)) for slot in self._slots])
@@ -408,11 +378,12 @@ class Supervisor:
     def _clear_up(self, runner: RunnerProcess, pause: float | None) -> None:
         """Report it dead, unless it has given back everything by itself or never had anything."""
         hello, ended, code = runner.hello, runner.ended, runner.dead.result()
-        on_purpose = runner.has(WorkerFlag.OVERDUE) or (runner.killed and code == -signal.SIGKILL)
+        jobs = runner.running_jobs
+        on_purpose = jobs.has(WorkerFlag.OVERDUE) or (runner.killed and code == -signal.SIGKILL)
         unhurt = ended is not None or runner.failed is not None
-        crash_report, groups = runner.crash_report(), runner.groups()
+        crash_report, groups = runner.crash_report(), jobs.children()
         deaths = deaths_in(
-            runner.pid, code, inside=runner.inside(), in_children=runner.in_children(), trace=crash_report
+            runner.pid, code, inside=jobs.running(), in_children=jobs.in_children(), trace=crash_report
         )
         runner.forget()
         if not (on_purpose or unhurt or (hello is None and self._level)):
@@ -450,8 +421,8 @@ class Supervisor:
             self._was_ready = True
         elif isinstance(news, Files) and self._watch is not None:
             self._watch.add(news.paths)
-        elif isinstance(news, Counted):
-            self._health_report.count(news.samples)
+        elif isinstance(news, Counted) and self._metrics is not None:
+            self._metrics.add(news.samples)
 
     def _tell_ready(self) -> None:
         """If every slot is filled. Not before we beat for whoever fills it: until then we would not notice that we
@@ -508,7 +479,6 @@ class Supervisor:
             self._loop.call_soon_threadsafe(self.stop)
 
     def _timeout(self, level: int) -> float:
-        """How many seconds a stop may still take when it was asked for so often."""
         return self._settings.stop_timeout if level == 1 else HURRY
 
 
@@ -523,7 +493,7 @@ def signs_of(
     """What is known of the runners in these slots, and of their stores, now. It is read from outside: a runner that is
     too busy to say how it is has stopped being at work."""
     now, runners = clock(), [slot.runner for slot in slots if slot.ready]
-    cycles = [runner.cycled_at() for runner in runners if runner is not None]
+    cycles = [runner.running_jobs.cycled_at() for runner in runners if runner is not None]
     hellos = [runner.hello for runner in runners if runner is not None]
     return Signs(
         stopping=stopping,
