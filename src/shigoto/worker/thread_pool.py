@@ -73,7 +73,6 @@ class ThreadSlot:
             self._pool.expect(self, min(limits))
 
     def time_out(self) -> None:
-        """The run took too long: the handler may see it, and people shall."""
         self._pool.stuck(self)
 
 
@@ -158,10 +157,9 @@ class ThreadPool(Pool):
             self._loop.call_soon_threadsafe(self._watch, slot, slot.lease, limit / 1000)
 
     def stuck(self, slot: ThreadSlot) -> None:
-        """The job of a slot takes longer than it should."""
         lease = slot.limited
         signals = None if lease is None else self._signals_of(lease)
-        frame = _current_frames().get(slot.thread.ident or 0)
+        frame = _frames_of_threads().get(slot.thread.ident or 0)
         if lease is None or signals is None:
             return
         signals.overdue = True
@@ -274,7 +272,7 @@ class ThreadPool(Pool):
             self._room()
 
 
-def _current_frames() -> Mapping[int, FrameType]:
-    """Where every thread is right now, where Python can tell; the function is private in name only."""
+def _frames_of_threads() -> Mapping[int, FrameType]:
+    """Return where every thread is now, if this Python can tell."""
     frames: Callable[[], Mapping[int, FrameType]] = getattr(sys, CURRENT_FRAMES, dict)
     return frames()
