@@ -178,7 +178,6 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also the id of its process group."""
         return self._process.pid
 
     def send(self, order: ChildOrder) -> None:
@@ -206,7 +205,6 @@ class ChildProcess:
             self._reaped()
 
     def crash_report(self) -> str:
-        """What it has written down about its crash."""
         return _about_handlers(self._whole_crash_report())
 
     def ran_out_of_time(self) -> bool:
@@ -214,7 +212,6 @@ class ChildProcess:
         return self.code == 1 and self._whole_crash_report().startswith(RAN_OUT)
 
     def close(self) -> None:
-        """Let go of what is left of it."""
         with suppress(OSError):
             os.close(self._crash_report)
 

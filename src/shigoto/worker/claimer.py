@@ -78,7 +78,6 @@ class Claimer:
         self._wakeup.ring()
 
     def look(self) -> None:
-        """Work may be ready."""
         self._looks += 1
         self._hopeful |= self._dry
         self._dry.clear()
@@ -91,7 +90,6 @@ class Claimer:
         self._closing.ring()
 
     async def run(self, kinds: Sequence[WorkKind]) -> None:
-        """Claim until closed or drained."""
         pools = dict.fromkeys(kind.pool for kind in kinds)
         self._kinds = {pool: [kind for kind in kinds if kind.pool is pool] for pool in pools}
         self.cycled = not kinds
@@ -251,7 +249,6 @@ class Listener:
         self._rung = rung
 
     async def run(self) -> None:
-        """Listen until cancelled."""
         doorbell = self._state.engine.listen()
         try:
             while True:

@@ -130,7 +130,6 @@ def unstorable(lease: Lease, settlement: Settlement, error: Exception) -> Settle
 
 
 def cancelled(lease: Lease, reason: str | None = None) -> Settlement:
-    """The end of a run that was cancelled."""
     return _ended(lease, Ending.CANCELLED, error=reason)
 
 
@@ -315,7 +314,6 @@ def stack_of_task(task: "asyncio.Task[Any]", *, skip: Collection[str] = ()) -> s
 
 
 def _attribute_of(awaited: object, name: str) -> Any:
-    """What a coroutine, a generator or an asynchronous generator knows under this name."""
     found = (getattr(awaited, f"{kind}_{name}", None) for kind in ("cr", "gi", "ag"))
     return next((value for value in found if value is not None), None)
 

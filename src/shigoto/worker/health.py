@@ -119,11 +119,9 @@ class Probe:
         self._refused: str | None = None
 
     def signs(self) -> StoreSigns:
-        """What is known of the store now."""
         return StoreSigns(self._clock() - self._answered_at, self._refused)
 
     async def run(self) -> None:
-        """Ask until cancelled."""
         while True:
             await self.ask()
             await asyncio.sleep(PROBE_EVERY)
@@ -178,7 +176,6 @@ class HealthPort:
             await asyncio.wait(self._exchanges)
 
     async def run(self) -> None:
-        """Listen until cancelled."""
         async with self:
             await asyncio.Event().wait()
 
@@ -244,7 +241,6 @@ class HealthPort:
 
 
 def ready_of(readiness: Readiness) -> list[GaugeValue]:
-    """Whether it is ready, for the metrics."""
     return [GaugeValue("ready", (), float(readiness[0]))]
 
 

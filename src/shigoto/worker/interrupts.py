@@ -60,16 +60,13 @@ class Interrupts:
         self._raise()
 
     def disarm(self) -> None:
-        """The handler has ended."""
         self._armed = False
 
     def order(self, run: object, error: Exception, by: signal.Signals) -> None:
-        """Raise this in the handler of that run."""
         self._due = run, error, by
         self.nudge()
 
     def nudge(self) -> None:
-        """Try again, if something is still due."""
         due = self._due
         if due is not None and due[0] is self._run and self._armed:
             signal.pthread_kill(self._main, due[2])

@@ -89,7 +89,6 @@ class Strand:
         self._told: Lease | None = None
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
-        """Cancel the run if it takes longer than one of these."""
         self.limit_at, self._hard_at, self._softly = first_of(self._pool.time(), hard, soft)
         if self.limit_at < inf:
             self._pool.limits.watch(self.limit_at)

@@ -70,7 +70,6 @@ class Promoter:
         self._wakeup.ring()
 
     def look(self) -> None:
-        """The schedule may have changed."""
         self._rung = True
         self._wakeup.ring()
 
@@ -82,7 +81,6 @@ class Promoter:
             self._wakeup.ring()
 
     async def run(self) -> None:
-        """Promote until closed or cancelled."""
         while not self._closed:
             began_at, self._due_at, self._rung = self._time(), inf, False
             try:
@@ -149,12 +147,10 @@ class FenceDecision:
         )
 
     def lost_contact(self) -> None:
-        """The store could not be reached."""
         self.forget()
         self._in_touch = False
 
     def forget(self) -> None:
-        """Nothing seen so far counts."""
         self._first_seen = {}
         self.to_fence = ()
 

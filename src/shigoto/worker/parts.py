@@ -89,7 +89,8 @@ def isolation_of(app: Shigoto, source: Source | None, *, children: int, virtual:
         if reason is None:
             able.update((task.name, *task.aliases))
         elif task.executor == "process":
-            refused.append(f"task {task.name!r} needs a process of its own{_because(task)}, but {reason}.")
+            because = "" if task.options.executor == "process" else ", because it has a timeout"
+            refused.append(f"task {task.name!r} needs a process of its own{because}, but {reason}.")
     if refused:
         raise DeclarationError("\n".join(refused))
     if source is None or not able:
@@ -135,10 +136,6 @@ def _obstacle_of(task: Task[..., Any]) -> str | None:
     if "<locals>" in name:
         return f"its function {name!r} is made inside another; move it to the top level of its module"
     return None
-
-
-def _because(task: Task[..., Any]) -> str:
-    return "" if task.options.executor == "process" else ", because it has a timeout"
 
 
 class IsolationWatch(Repeated):
@@ -320,7 +317,6 @@ class WorkerParts:
         ]
 
     def aside(self, part: str, work: Coroutine[Any, Any, None]) -> None:
-        """Do this beside the rest, until `end`."""
         if self._group is not None:
             self._others.append(self._begin(self._group, part, work))
 
@@ -338,7 +334,6 @@ class WorkerParts:
             self.settler.release(pool.take_back())
 
     def tell_stopping(self) -> None:
-        """Let handlers know that the worker is about to stop."""
         for pool in self.pools:
             pool.tell_stopping()
 
@@ -355,7 +350,6 @@ class WorkerParts:
         await asyncio.gather(*closing)
 
     def end(self) -> None:
-        """End every part, wherever it is."""
         for task in (*self._seekers, *self._others, *([self._claiming] if self._claiming else [])):
             task.cancel()
 
@@ -365,7 +359,6 @@ class WorkerParts:
         return held <= 0 and (self._claiming is None or self._claiming.done())
 
     def running(self) -> int:
-        """How many handlers are at work."""
         return sum(running(pool) for pool in self.pools)
 
     def _flushed(self, delays: list[Millis]) -> None:

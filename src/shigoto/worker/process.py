@@ -87,7 +87,6 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 def search_path() -> tuple[bytes, ...]:
-    """Where this process looks for modules."""
     return tuple(os.fsencode(entry or os.getcwd()) for entry in sys.path)
 
 
@@ -223,7 +222,6 @@ class BrokenLine(Exception):
 
 
 def encode(message: Struct) -> bytes:
-    """The message as it goes on the stream."""
     body = _ENCODER.encode(message)
     return _LENGTH.pack(len(body)) + body
 
@@ -319,11 +317,9 @@ class RunningJobs:
         return cls(memoryview(bytearray(_length(size))))
 
     def running(self) -> list[int]:
-        """The numbers of the jobs that run in the process itself."""
         return [number for number in self.numbers if number > 0]
 
     def in_children(self) -> list[int]:
-        """The numbers of the jobs that run in its child processes."""
         return [-number for number in self.numbers if number < 0]
 
     def children(self) -> list[int]:
@@ -335,7 +331,6 @@ class RunningJobs:
         self._flags[flag] = value
 
     def has(self, flag: WorkerFlag) -> bool:
-        """Whether this was said."""
         return bool(self._flags[flag])
 
     def cycled_at(self) -> float | None:
@@ -360,5 +355,4 @@ def unnamed_file(label: str) -> int:
 
 
 def _length(size: int) -> int:
-    """In bytes."""
     return (2 * size + len(WorkerFlag)) * WIDTH

@@ -77,15 +77,12 @@ class Watchdog:
             try:
                 patience = self._news.get(timeout=None if left == inf else max(0.0, left))
             except Empty:
-                self._end_process()
+                if self._before_end is not None:
+                    self._before_end()
+                exit_after(_log_too_slow, self.code)
             if patience is None:
                 return
             end_at = min(end_at, time.monotonic() + patience)
-
-    def _end_process(self) -> NoReturn:
-        if self._before_end is not None:
-            self._before_end()
-        exit_after(_log_too_slow, self.code)
 
 
 def _log_too_slow() -> None:
@@ -127,7 +124,6 @@ class StopLevels:
                 self._stop()
 
     def ask_more(self) -> None:
-        """The next level."""
         self.ask(self.level + 1)
 
 
@@ -168,14 +164,10 @@ class ExitReport(Protocol):
     """How it ended, as far as its process is concerned: `running` are parts of it that could not be stopped."""
 
     @property
-    def running(self) -> int:
-        """How many are still at it."""
-        ...
+    def running(self) -> int: ...
 
     @property
-    def exit_code(self) -> int:
-        """That of the process."""
-        ...
+    def exit_code(self) -> int: ...
 
 
 T = TypeVar("T", bound=ExitReport)

@@ -70,7 +70,6 @@ class IdleChildren:
 
     @property
     def wanted(self) -> bool:
-        """Whether one should be ready."""
         return self._time() < self._ready_until
 
     @property
@@ -79,7 +78,6 @@ class IdleChildren:
         return self._time() >= max(self._ready_until, self._kept_until)
 
     def want(self, seconds: float) -> None:
-        """Have one ready for so long."""
         self._ready_until = max(self._ready_until, self._time() + seconds)
 
     def use(self) -> None:
@@ -114,17 +112,14 @@ class ProcessSlot:
 
     @property
     def readiness(self) -> int:
-        """How soon a job could start here."""
         return 0 if self.child is None else 1 + self.child.ready
 
     def take(self, lease: Lease) -> None:
-        """Hold this job."""
         self.lease, self.signals, self.wanted, self.settlement = lease, Signals(), None, None
         self.sent = self.begun = False
         self.lines.clear()
 
     def empty(self) -> None:
-        """The job is gone from here."""
         self.lease, self.wanted, self.settlement = None, None, None
         self.sent, self.limit_at = False, inf
         if self.killing is not None:

@@ -42,7 +42,6 @@ class ProgressReporter:
         self._complained = False
 
     async def run(self) -> None:
-        """Report until cancelled."""
         news_at = self._time()
         while True:
             await asyncio.sleep(min(LATEST, max(SOONEST, (self._time() - news_at) / 10)))

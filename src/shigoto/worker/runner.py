@@ -151,7 +151,6 @@ def limits_of(lease: Lease, plan: TaskPlan) -> tuple[Millis | None, Millis | Non
 
 
 def too_long(which: str, limit: Millis | None) -> str:
-    """What is said of a run that reached this limit."""
     return f"the run took longer than its {which} of {(limit or 0) / 1000:g} s"
 
 
@@ -249,7 +248,6 @@ class Runner:
             return self.broke(lease, error)
 
     def broke(self, lease: Lease, error: BaseException) -> Settlement:
-        """The end of a run that broke its strand or thread."""
         plan = self._plans.get(lease.task)
         retry = Retry() if plan is None else plan.retry
         return self._failed(lease, retry, error)

@@ -77,7 +77,6 @@ class Settler:
 
     @property
     def backlog(self) -> int:
-        """How many settlements have no verdict yet."""
         return len(self._waiting) + len(self._sending) + len(self._busy)
 
     @property
@@ -130,7 +129,6 @@ class Settler:
         self._dropping = True
 
     async def run(self) -> None:
-        """Report what comes, until cancelled."""
         try:
             while True:
                 if not (self._waiting or self._sending):

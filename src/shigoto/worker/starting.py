@@ -13,7 +13,7 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -77,12 +77,10 @@ def checked_running_jobs(running_jobs: RunningJobs | None, needed: int) -> Runni
 
 
 def cores() -> int:
-    """How many there are."""
     return os.cpu_count() or 1
 
 
 def usual_threads() -> int:
-    """How many sync jobs at once, if nobody says."""
     return min(32, 4 * cores())
 
 
@@ -136,62 +134,55 @@ def probe_op(engine: Engine) -> Op[Any]:
 async def announce(
     engine: Engine, announcement: Announcement, clock: Callable[[], float], random: Random
 ) -> float:
-    """Tell the store of a worker, and return when, on `clock`: its lease began no earlier.
+    """Tell the store of a worker, and return when, on `clock`: its lease began no earlier. Raises NotReady."""
+    sent_at = 0.0
 
-    A store that cannot be reached just now is asked again for a while. Raises NotReady if that is of no use.
-    """
-
-    async def tell() -> float:
+    def op() -> Op[Any]:
+        nonlocal sent_at
         sent_at = clock()
-        await engine.arun(engine.announce(announcement))
-        return sent_at
+        return engine.announce(announcement)
 
-    return await _patiently(tell, ("worker", announcement.name), "announce itself", random)
+    await _patiently(engine, op, ("worker", announcement.name), "announce itself", random)
+    return sent_at
 
 
 async def declare(
     engine: Engine, declared: Mapping[str, Declared], who: tuple[str, str], random: Random
 ) -> list[str]:
-    """Bring schedules of our code into the store, and tell which of them are new or have changed.
+    """Store the schedules that the code declares, and return the names of those that are new or have changed.
 
-    A store that cannot be reached just now is asked again for a while. Raises NotReady if that is of no use, and
-    ScheduleTaken if somebody else has one of their names.
+    Raises NotReady, and ScheduleTaken if a schedule that the code does not declare has one of their names.
     """
 
-    async def tell() -> list[str]:
-        return await engine.arun(declare_op(engine, declared, uuid7, logger.warning))
+    def op() -> Op[list[str]]:
+        return declare_op(engine, declared, uuid7, logger.warning)
 
-    return await _patiently(tell, who, "declare its schedules", random)
+    return await _patiently(engine, op, who, "declare its schedules", random)
 
 
 async def want_notices(engine: Engine, who: tuple[str, str], random: Random) -> None:
-    """Say that notices are wanted, so that whoever uses the store writes them from now on.
-
-    A store that cannot be reached just now is asked again for a while. Raises NotReady if that is of no use.
-    """
-    if not engine.capabilities.repairs:
-        logger.warning(
-            "%s %s has a server for its store, and leaves it to that to ask for notices: it does if it was started with"
-            " an app that has rules, `shigoto --app … server`",
-            who[0].capitalize(),
-            who[1],
-        )
+    """Let every process that uses the store write notices from now on. Raises NotReady."""
+    if engine.capabilities.repairs:
+        await _patiently(engine, lambda: engine.switch_notices(True), who, "ask for notices", random)
         return
+    logger.warning(
+        "%s %s has a server for its store, and leaves it to that to ask for notices: it does if it was started with"
+        " an app that has rules, `shigoto --app … server`",
+        who[0].capitalize(),
+        who[1],
+    )
 
-    async def tell() -> bool:
-        return await engine.arun(engine.switch_notices(True))
 
-    await _patiently(tell, who, "ask for notices", random)
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]], who: tuple[str, str], wanted: str, random: Random) -> T:
-    """`who` is of a kind and has a name."""
+async def _patiently(
+    engine: Engine, op: Callable[[], Op[T]], who: tuple[str, str], wanted: str, random: Random
+) -> T:
+    """Ask the store; if it cannot be reached, again for 5 s, then raise NotReady. `who` is of a kind and has a name."""
     kind, name = who
     time = asyncio.get_running_loop().time
     give_up_at, pause = time() + ANNOUNCED_WITHIN, FIRST_PAUSE
     while True:
         try:
-            return await ask()
+            return await engine.arun(op())
         except StoreUnavailable as error:
             if time() + pause > give_up_at:
                 raise NotReady(f"The {kind} cannot begin. {error}") from error
@@ -227,7 +218,8 @@ class Lifespan:
         if not entered.done():
             self._task = None
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            raise DeclarationError(f"The app's lifespan failed at the start: {_words(error)}") from error
+            why = "it ended without a yield." if error is None else describe(error)[0]
+            raise DeclarationError(f"The app's lifespan failed at the start: {why}") from error
         task.add_done_callback(self._ended)
         return entered.result()
 
@@ -256,10 +248,6 @@ class Lifespan:
         if not self._leaving.is_set():
             # One of its own tasks has failed, perhaps, and has taken the rest with it.
             self._broken()
-
-
-def _words(error: BaseException | None) -> str:
-    return "it ended without a yield." if error is None else describe(error)[0]
 
 
 def keep_freed_memory() -> None:

@@ -79,7 +79,6 @@ class WorkerState:
 
     @cached_property
     def engine(self) -> Engine:
-        """The store."""
         return self._opening()
 
     async def ask(self, verb: str, op: Op[T]) -> T:

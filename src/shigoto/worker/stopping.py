@@ -58,7 +58,6 @@ class StopSwitch:
         self.changed.ring()
 
     def hurry(self) -> None:
-        """Stop, and hurry."""
         self.asked = True
         self.throw()
 
@@ -69,7 +68,6 @@ class StopSwitch:
         self.changed.ring()
 
     async def thrown(self) -> Reason:
-        """Wait for it."""
         while self.reason is None:
             await self.changed.wait(None)
         return self.reason
@@ -97,12 +95,10 @@ class Runnable(ABC, Generic[T_co]):
         return self._switch.reason is not None
 
     @abstractmethod
-    async def _start(self) -> None:
-        """Get ready, or raise."""
+    async def _start(self) -> None: ...
 
     @abstractmethod
-    async def _serve(self) -> T_co:
-        """Run to the end."""
+    async def _serve(self) -> T_co: ...
 
     async def run(self) -> T_co:
         """Run until it is stopped."""

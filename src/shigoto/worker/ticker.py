@@ -67,12 +67,10 @@ class TickStep(Struct, frozen=True):
 
     @property
     def seen(self) -> Schedule:
-        """The schedule."""
         return self.due.schedule
 
     @property
     def jobs(self) -> int:
-        """How many jobs it stores."""
         return sum(firing.spec is not None for firing in self.change.firings)
 
 
@@ -401,16 +399,13 @@ class Tally:
         self.left_alone: set[str] = set()  # schedules that this process cannot look at
 
     def begin(self) -> None:
-        """A cycle begins."""
         self._began_at = self._looked_at = self._time()
         self._failed = False
 
     def look(self) -> None:
-        """It is about to ask the store what is due, and what time it is there."""
         self._looked_at = self._time()
 
     def end(self) -> None:
-        """It has ended, and the store has answered."""
         self._ended_at = self._time()
         self._down_since = self._trouble = None
         self._totals["cycles"] += 1
@@ -463,7 +458,6 @@ class Tally:
                 self._lateness.append((self._time(), entry.decided_at - entry.at + self.waited))
 
     def figures(self) -> Figures:
-        """What it all comes to, as of now."""
         total, now = self._totals, self._time()
         return Figures(
             fired=total["fired"],

@@ -273,7 +273,6 @@ class Worker(Runnable[Stopped]):
         )
 
     def _children(self) -> int:
-        """How many child processes there may be."""
         return 0 if self._isolation.source is None else self._settings.children
 
     async def _serve(self) -> Stopped:
@@ -349,7 +348,6 @@ class Worker(Runnable[Stopped]):
                 await engine.arun(engine.announce(self._announcement(stopping=True)))
 
     def _tasks(self) -> dict[str, Task[..., Any]]:
-        """Every task by each of its names."""
         tasks = self._app.tasks.values()
         return {name: task for task in tasks for name in (task.name, *task.aliases)}
 

@@ -50,7 +50,6 @@ class Process(Struct, frozen=True):
 
 
 def processes() -> dict[int, Process]:
-    """Every process that there is."""
     found: dict[int, Process] = {}
     for name in os.listdir("/proc") if os.path.exists("/proc/self/stat") else ():
         if name.isdecimal():
@@ -173,11 +172,9 @@ class ServiceManager:
         self._tell("READY=1", f"STATUS={status}", patience=PATIENCE)
 
     def stopping(self) -> None:
-        """The end has begun."""
         self._tell("STOPPING=1", "STATUS=Stopping", patience=PATIENCE)
 
     async def run(self) -> None:
-        """Say that all is well, as often as the manager wants to hear it, until cancelled."""
         while self._every > 0 and self._address:
             self._tell("WATCHDOG=1")
             await asyncio.sleep(self._every / OFTEN)
@@ -228,7 +225,6 @@ class ReadyFile:
                 logger.exception("The ready file cannot be written; the worker goes on without it")
 
     def hide(self) -> None:
-        """Let it not be there."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink()
@@ -292,7 +288,6 @@ class Watch:
         self._seen = self._look()
 
     def add(self, paths: Iterable[bytes]) -> None:
-        """Look at these, too."""
         new = {Path(os.fsdecode(path)) for path in paths} - self._files
         if new:
             self._files |= new
@@ -301,7 +296,6 @@ class Watch:
             self._seen = self._look() | self._seen
 
     async def run(self) -> None:
-        """Look until cancelled."""
         while True:
             await asyncio.sleep(FILES_LOOK_EVERY)
             if self._look() != self._seen:

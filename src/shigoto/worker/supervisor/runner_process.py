@@ -185,7 +185,6 @@ class RunnerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not been reaped."""
         return not self.dead.done()
 
     async def ready(self) -> RunnerHello:
@@ -228,7 +227,6 @@ class RunnerProcess:
             self._deadline = self._loop.call_later(patience, self.kill)
 
     def kill(self) -> None:
-        """Kill it, unless it is dead."""
         if self.alive:
             self.killed = True
             os.kill(self.pid, signal.SIGKILL)
@@ -246,7 +244,6 @@ class RunnerProcess:
         self.dead.set_result(code)
 
     def crash_report(self) -> str:
-        """What it has written about its own crash."""
         return os.pread(self._crash_report, MOST_CRASH_REPORT, 0).decode("utf-8", "replace")
 
     def forget(self) -> None:

@@ -136,7 +136,6 @@ class SupervisorStore:
             state.close()
 
     def _jobs(self, ids: Sequence[UUID]) -> list[Job | None]:
-        """Jobs that an event has told of, in whichever of the stores they are."""
         found: dict[UUID, Job] = {}
         for state in list(self._stations.values()):
             engine = state.engine

@@ -103,7 +103,6 @@ class RunnerSlot:
 
     @property
     def ready(self) -> bool:
-        """Whether its runner is at work."""
         runner = self.runner
         return runner is not None and runner.alive and runner.ready_at is not None
 
