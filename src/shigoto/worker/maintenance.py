@@ -29,8 +29,8 @@ from shigoto.model.errors import StoreError
 from shigoto.model.time import Millis
 from shigoto.model.worker import SweepOrder, Swept
 from shigoto.observe.events import ClockStepped, JobsPromoted, JobsRescued, TasksUnknown, WorkersFenced
-from shigoto.worker.state import Trouble, WorkerState
-from shigoto.worker.stopping import Repeated, Wakeup
+from shigoto.worker.state import Repeated, Trouble, WorkerState
+from shigoto.worker.stopping import Wakeup
 
 if TYPE_CHECKING:
     from shigoto.notify.notifier import Notifier
@@ -172,14 +172,11 @@ class Sweeper(Repeated):
     def __init__(
         self, state: WorkerState, unknown_after: Callable[[], Millis | None], *, follows: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__(state, "sweeper")
         self._unknown_after = unknown_after
-        self._state = state
         self._follows = follows
         self._pace = state.lease
-        self._time = asyncio.get_running_loop().time
         self._fence_decision = FenceDecision(state.id, state.lease)
-        self._trouble = Trouble(state, "sweeper")
         self._swept_at = self._time()
 
     @property
@@ -195,12 +192,7 @@ class Sweeper(Repeated):
             unknown_after=self._unknown_after(),
             longest_gap=round(self._state.lease * 1000),
         )
-        try:
-            swept = await self._state.ask("sweep", engine.sweep(order))
-        except StoreError as error:
-            self._fence_decision.lost_contact()
-            return self._trouble.met(error)
-        self._trouble.over()
+        swept = await self._state.ask("sweep", engine.sweep(order))
         now = self._swept_at = self._time()
         if self._follows:
             self._pace = pace(self._state.lease, swept.shortest_lease)
@@ -211,6 +203,9 @@ class Sweeper(Repeated):
             self._fence_decision.saw(now, swept.expired_workers)
         self._tell(swept)
         return self._pause(now, swept)
+
+    def _failed(self, error: StoreError) -> None:
+        self._fence_decision.lost_contact()
 
     def _pause(self, now: float, swept: Swept) -> float:
         if swept.more or self._fence_decision.to_fence:
@@ -240,24 +235,18 @@ class QueueAgeWatch(Repeated):
     """
 
     def __init__(self, state: WorkerState, notifier: "Notifier", limit: int) -> None:
-        super().__init__()
-        self._state = state
+        super().__init__(state, "queue-age-watch")
         self._notifier = notifier
         self._pause = min(LONGEST_LOOK, max(SHORTEST_LOOK, limit / 4_000))
-        self._trouble = Trouble(state, "queue-age-watch")
         self._told: set[UUID] = set()  # by the look before: to tell of it again would change nothing
 
     async def _round(self) -> float:
         engine = self._state.engine
-        try:
-            now = await engine.arun(engine.time())
-            notices = self._notifier.looks(now, await engine.arun(engine.oldest()))
-            new = [notice for notice in notices if notice.id not in self._told]
-            if new:
-                await engine.arun(engine.enqueue_many(new))
-        except StoreError as error:
-            return self._trouble.met(error)
-        self._trouble.over()
+        now = await engine.arun(engine.time())
+        notices = self._notifier.looks(now, await engine.arun(engine.oldest()))
+        new = [notice for notice in notices if notice.id not in self._told]
+        if new:
+            await engine.arun(engine.enqueue_many(new))
         self._told = {notice.id for notice in notices}
         return self._pause * self._state.random.uniform(0.8, 1.0)
 

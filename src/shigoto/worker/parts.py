@@ -34,7 +34,7 @@ from msgspec import Struct
 
 from shigoto.app import Shigoto
 from shigoto.context import JobServices
-from shigoto.model.errors import DeclarationError, OptionInvalid, StoreError, Unsupported
+from shigoto.model.errors import DeclarationError, OptionInvalid, Unsupported
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis
 from shigoto.model.worker import Orders
@@ -54,8 +54,8 @@ from shigoto.worker.reporting import ProgressReporter
 from shigoto.worker.runner import Runner
 from shigoto.worker.settler import Settler
 from shigoto.worker.starting import Lifespan
-from shigoto.worker.state import Trouble, WorkerState
-from shigoto.worker.stopping import Repeated, StopSwitch
+from shigoto.worker.state import Repeated, WorkerState
+from shigoto.worker.stopping import StopSwitch
 from shigoto.worker.thread_pool import ThreadPool
 from shigoto.worker.ticker import Ticker
 
@@ -145,21 +145,14 @@ class IsolationWatch(Repeated):
     """
 
     def __init__(self, state: WorkerState, kinds: Sequence[WorkKind], look: Callable[[], None]) -> None:
-        super().__init__()
-        self._state = state
+        super().__init__(state, "isolation")
         self._kinds = kinds
         self._look = look
-        self._time = asyncio.get_running_loop().time
         self._since = self._time()
-        self._trouble = Trouble(state, "isolation")
 
     async def _round(self) -> float:
         engine = self._state.engine
-        try:
-            workers = await engine.arun(engine.workers())
-        except StoreError as error:
-            return self._trouble.met(error)
-        self._trouble.over()
+        workers = await engine.arun(engine.workers())
         isolated = {
             task
             for worker in workers

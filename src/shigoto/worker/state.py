@@ -1,7 +1,9 @@
 """State shared by the parts of one worker: its id, its store, and the leases it holds."""
 
+import asyncio
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property, partial
 from random import Random
@@ -10,10 +12,12 @@ from uuid import UUID
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
+from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import StoreAnswered, StoreRecovered, StoreTrouble
 from shigoto.worker.process import RunningJobs
+from shigoto.worker.stopping import Wakeup
 
 T = TypeVar("T")
 
@@ -171,6 +175,42 @@ class Trouble:
         self.tries = 0
         self._told = None
         return True
+
+
+class Repeated(ABC):
+    """Work at the store that is done again and again until it is closed or cancelled; `part` is its name."""
+
+    def __init__(self, state: WorkerState, part: str) -> None:
+        self._state = state
+        self._time = asyncio.get_running_loop().time
+        self._trouble = Trouble(state, part)
+        self._wakeup = Wakeup()
+        self._closed = False
+
+    def close(self) -> None:
+        """Finish the round that has begun, and begin no other."""
+        self._closed = True
+        self._wakeup.ring()
+
+    async def run(self) -> None:
+        """Do one round after the other."""
+        while not self._closed:
+            try:
+                pause = await self._round()
+            except StoreError as error:
+                pause = self._trouble.met(error)
+                self._failed(error)
+            else:
+                self._trouble.over()
+            await self._wakeup.wait(pause)
+
+    @abstractmethod
+    async def _round(self) -> float:
+        """Do one round, and return how many seconds to wait before the next. A StoreError is met by the caller."""
+
+    def _failed(self, error: StoreError) -> None:
+        """Note that the store has refused this round; called before the pause."""
+        return
 
 
 def longest_pause(lease: float) -> float:

@@ -168,28 +168,6 @@ class Runnable(ABC, Generic[T_co]):
                 await asyncio.wait([task], timeout=LEAST_PATIENCE)
 
 
-class Repeated(ABC):
-    """Work that is done again and again until it is closed or cancelled."""
-
-    def __init__(self) -> None:
-        self._wakeup = Wakeup()
-        self._closed = False
-
-    def close(self) -> None:
-        """Finish the round that has begun, and begin no other."""
-        self._closed = True
-        self._wakeup.ring()
-
-    async def run(self) -> None:
-        """Do one round after the other."""
-        while not self._closed:
-            await self._wakeup.wait(await self._round())
-
-    @abstractmethod
-    async def _round(self) -> float:
-        """Do one round, and return how many seconds to wait before the next."""
-
-
 class Wakeup:
     """A doorbell for one waiter on one event loop. A ring while nobody waits is kept; many count as one."""
 

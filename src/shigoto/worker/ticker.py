@@ -46,8 +46,7 @@ from shigoto.schedule.decide import after_failure
 from shigoto.schedule.declare import Declared, declare_op
 from shigoto.schedule.fire import AT_ONCE, MOST_JOBS, PORTION, due_op, looked_at
 from shigoto.schedule.recurrence import ZoneMissing
-from shigoto.worker.state import Trouble, WorkerState
-from shigoto.worker.stopping import Repeated
+from shigoto.worker.state import Repeated, WorkerState
 
 TURN = 0.005  # seconds of deciding before others on the event loop get theirs
 DECLARE_EVERY = 30.0  # seconds
@@ -101,36 +100,30 @@ class Ticker(Repeated):
         watcher: Watcher | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        super().__init__()
-        self._state = state
+        super().__init__(state, "ticker")
         self._tracing = tracing
         self._declared = declared
         self._watcher = watcher
-        self._time = asyncio.get_running_loop().time
-        self._trouble = Trouble(state, "ticker")
         self.tally = Tally(self._time)
         self._declared_at = self._time()  # or a moment ago, when the worker began
         self._behind = set[str]()  # schedules that have more to catch up than goes into one transaction
 
     async def _round(self) -> float:
         self.tally.begin()
-        try:
-            await self._declare()
-            pause = await self._cycle()
-        except StoreError as error:
-            news = self.tally.broke(error)
-            pause = self._trouble.met(error)
-            if self._watcher is not None and isinstance(error, StoreMoved | SchemaTooNew):
-                self._watcher.gone(error)
-            elif self._watcher is not None and news:
-                self._watcher.lost(error)
-            return pause
-        self._trouble.over()
+        await self._declare()
+        pause = await self._cycle()
         down_for = self.tally.down_for
         self.tally.end()
         if self._watcher is not None and down_for is not None:
             self._watcher.back(down_for)
         return pause
+
+    def _failed(self, error: StoreError) -> None:
+        news = self.tally.broke(error)
+        if self._watcher is not None and isinstance(error, StoreMoved | SchemaTooNew):
+            self._watcher.gone(error)
+        elif self._watcher is not None and news:
+            self._watcher.lost(error)
 
     async def _declare(self) -> None:
         engine, now = self._state.engine, self._time()
