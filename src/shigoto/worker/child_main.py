@@ -102,7 +102,7 @@ class ChildOutput:
                 self._speaking = False
 
     def _fall_silent(self) -> None:
-        """Processes that handlers fork have this socket too, and must not speak in our name."""
+        """Send nothing more: processes that handlers fork have this socket too."""
         self._mute = True
         self._lock = threading.RLock()
 
@@ -232,7 +232,7 @@ class Child:
                 os._exit(1)
 
     def _listen(self) -> None:
-        """Listen until the worker is gone; then nobody wants us any more, whatever we are doing."""
+        """Obey the worker until it is gone, then end the process, whatever it is doing."""
         inbox, line = Inbox[ChildOrder](ChildOrder), self._output.line
         selector = selectors.DefaultSelector()
         selector.register(line, selectors.EVENT_READ)

@@ -181,16 +181,16 @@ class ChildProcess:
         return self._process.pid
 
     def send(self, order: ChildOrder) -> None:
-        """Tell it something; never blocks. A child that is gone hears nothing."""
+        """Send an order; never blocks. A child that is gone does not receive it."""
         self._outbox += encode(order)
         self._write()
 
     def dump(self) -> None:
-        """Let it write down where it is, for `crash_report`; that takes a moment, whatever it is doing."""
+        """Let the child write where it is, for `crash_report`; that takes a moment, whatever it is doing."""
         self._process.send_signal(signal.SIGUSR2)
 
     def kill(self) -> None:
-        """Kill it and what it has started. It has ended when `ended` is called."""
+        """Kill the child and what it has started. It has ended when `ended` is called."""
         if self.code is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -198,7 +198,7 @@ class ChildProcess:
             self._process.kill()
 
     def look(self) -> None:
-        """See whether it has ended, although its socket has not."""
+        """Look whether the process has ended, although its socket has not."""
         if self.code is None and self._process.poll() is not None:
             while self._read():
                 pass
@@ -208,7 +208,7 @@ class ChildProcess:
         return _about_handlers(self._whole_crash_report())
 
     def ran_out_of_time(self) -> bool:
-        """Whether it has ended by itself because its run took too long."""
+        """Return True if it has ended by itself because its run took too long."""
         return self.code == 1 and self._whole_crash_report().startswith(RAN_OUT)
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class ChildProcess:
             os.close(self._crash_report)
 
     def how(self) -> str:
-        """How it ended, in words that go on from what it was."""
+        """Describe its end in words that continue "the process …"."""
         code = self.code or 0
         return f"{how_it_ended(code)}.{MEMORY if code == -signal.SIGKILL else ''}"
 
@@ -226,7 +226,7 @@ class ChildProcess:
         return ""
 
     def _read(self) -> bool:
-        """Read once; whether there may be more."""
+        """Read once; return True if there may be more."""
         if self._line.fileno() < 0:
             return False
         data = receive(self._line)
@@ -249,7 +249,7 @@ class ChildProcess:
         return True
 
     def _await_death(self) -> None:
-        """The socket has ended, so the process has or soon will; or else it cannot be reached any more."""
+        """Reap the process: its socket has ended, so the process has or soon will, or it cannot be reached any more."""
         if self.code is not None:
             return
         if self._process.poll() is not None:
@@ -290,7 +290,7 @@ class ChildProcess:
 
 
 def _about_handlers(crash_report: str) -> str:
-    """What faulthandler has written, without the thread that listens to the worker and the frames of the runtime."""
+    """Return what faulthandler has written, without the listening thread and the frames of the runtime."""
     threads = [part for part in crash_report.split("\n\n") if LISTENER not in part]
     lines = "\n\n".join(threads).splitlines()
     return "\n".join(line for line in lines if not any(place in line for place in RUNTIME))

@@ -74,7 +74,7 @@ class Claimer:
         self.cycled = False
 
     def room(self) -> None:
-        """A slot came free, a buffer ran low, or something was settled."""
+        """Claim again: a slot came free, a buffer ran low, or something was settled."""
         self._wakeup.ring()
 
     def look(self) -> None:
@@ -163,7 +163,7 @@ class Claimer:
         return any(pool not in asking and pool.buffered > pool.slots.low_water >= 0 for pool in self._kinds)
 
     def _quiet(self) -> bool:
-        """Whether a worker that drains holds nothing, so that nothing of its own can come back."""
+        """Return True if a worker that drains holds nothing, so that nothing of its own can come back."""
         return self._drained is not None and not self._state.held
 
     async def _claim(self, wants: dict[WorkKind, Want]) -> None:
@@ -188,7 +188,7 @@ class Claimer:
             self._drained()
 
     async def _promote_all(self) -> None:
-        """Make everything ready that is due: a thousand jobs for others may stand before the first of ours."""
+        """Make all due jobs ready: a thousand jobs for other workers may stand before the first of this one."""
         engine = self._state.engine
         while not self._closed:
             promoted = await self._state.ask("promote", engine.promote(PROMOTE_AT_ONCE))
@@ -226,7 +226,7 @@ class Claimer:
 
 
 def _shares(wants: dict[WorkKind, Want], leases: list[Lease]) -> dict[WorkKind, list[Lease]]:
-    """Each kind's part of what was claimed, in the order it came."""
+    """Return the part of each kind in what was claimed, in the order in which it came."""
     if len(wants) == 1:
         return dict.fromkeys(wants, leases)
     shares: dict[WorkKind, list[Lease]] = {kind: [] for kind in wants}

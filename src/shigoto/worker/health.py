@@ -77,7 +77,7 @@ class Signs(Struct, frozen=True, kw_only=True):
 
 
 def judge(signs: Signs) -> Readiness:
-    """Whether it is ready, and why it is not."""
+    """Return True if it is ready, and the reasons why it is not."""
     reasons = ["It was asked to stop."] if signs.stopping else []
     if signs.missing:
         reasons.append(f"{_count(signs.missing, 'runner process', 'runner processes')} not at work yet.")
@@ -127,7 +127,7 @@ class Probe:
             await asyncio.sleep(PROBE_EVERY)
 
     async def ask(self) -> None:
-        """Ask once. A store that cannot be reached says nothing by that; any other error is its answer."""
+        """Ask once. A store that cannot be reached gives no answer; any other error is its answer."""
         try:
             engine = self._engine()
             await engine.arun(structs.replace(probe_op(engine), deadline=PROBE_PATIENCE))
@@ -245,7 +245,7 @@ def ready_of(readiness: Readiness) -> list[GaugeValue]:
 
 
 def _header(headers: bytes, name: bytes) -> str:
-    """The value of a header; empty if there is none."""
+    """Return the value of a header; empty if it is missing."""
     for line in headers.split(b"\r\n"):
         key, _, value = line.partition(b":")
         if key.strip().lower() == name:

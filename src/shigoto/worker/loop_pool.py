@@ -96,7 +96,7 @@ class Strand:
         self.late_at = inf if hard is None else self._pool.clock() + hard / 1000
 
     def time_out(self) -> None:
-        """The run took too long, or was told to end and did not. At the soft limit it may go on."""
+        """Act on a run that took too long, or was told to end and did not. At the soft limit it may go on."""
         if self._softly:
             self._warn()
             return
@@ -107,7 +107,7 @@ class Strand:
         self.keep_stopping(Ending.ERRORED)
 
     def keep_stopping(self, wanted: Ending, *, grace: float = GRACE) -> None:
-        """Stop the run, and again after a grace, until it gives in."""
+        """Stop the run, and again after each grace, until it gives in."""
         self.stop(wanted)
         self._kept_stopping = self.lease
         self._softly = False
@@ -196,7 +196,7 @@ class LoopPool(Pool):
             await asyncio.wait(tasks, timeout=patience)
 
     def stuck(self, strand: Strand) -> None:
-        """The run of a strand has let a cancel pass."""
+        """Publish that the run of a strand has ignored a cancel."""
         lease, wanted = strand.lease, strand.wanted
         if lease is not None and wanted is not None:
             limit = self._runner.limits(lease)[0] if wanted is Ending.ERRORED else None
@@ -254,7 +254,7 @@ class LoopPool(Pool):
             )
 
     def _slice_is_over(self, now: float) -> bool:
-        """Whether strands have run for long enough in this turn of the loop; in a new turn, begin a slice."""
+        """Return True if strands have run for long enough in this turn of the loop; in a new turn, begin a slice."""
         if self._turn_open:
             return True
         self._turn_open = True
@@ -278,7 +278,7 @@ class LoopPool(Pool):
                 self._waking -= 1
 
     def _wake(self) -> None:
-        """Wake strands for what is buffered, or make new ones; a few now, and those will wake others."""
+        """Wake strands for buffered leases, or make new ones; a few now, which then wake others."""
         while self._waking < MOST_WAKING and self._waking < len(self._buffer):
             if self._parked:
                 self._parked.pop().set_result(None)
@@ -299,7 +299,7 @@ class LoopPool(Pool):
         self._strands[strand] = None
 
     def _ended(self, strand: Strand) -> None:
-        """Replace a strand that is gone. If it went down with a job in hand, that job has failed."""
+        """Replace a strand that is gone. If it had a job, that job has failed."""
         self._strands.pop(strand, None)
         self._state.running_jobs.numbers[strand.index] = 0
         self._indexes.append(strand.index)

@@ -64,7 +64,7 @@ class Promoter:
         self._closed = False
 
     def close(self) -> None:
-        """Finish what is under way, and begin no more."""
+        """Finish what has begun, and begin nothing more."""
         self._closed = True
         self._closing.ring()
         self._wakeup.ring()
@@ -74,7 +74,7 @@ class Promoter:
         self._wakeup.ring()
 
     def expect(self, delay: Millis) -> None:
-        """A job will be due in so many milliseconds."""
+        """Look again in so many milliseconds, when a job will be due."""
         due_at = self._time() + delay / 1000
         if due_at < self._due_at:
             self._due_at = due_at
@@ -115,7 +115,7 @@ class Promoter:
 
 
 def pace(own: float, shortest: Millis | None) -> float:
-    """The lease by which to sweep for workers of which one has the `shortest`: no longer than one's own."""
+    """Return the lease by which to sweep: its own, or the `shortest` of other workers if that is shorter."""
     return own if shortest is None else min(own, max(SHORTEST_PACE, shortest / 1000))
 
 
@@ -133,7 +133,7 @@ class FenceDecision:
         self.to_fence: tuple[UUID, ...] = ()
 
     def saw(self, now: float, expired: tuple[UUID, ...]) -> None:
-        """A sweep at `now`, with the order to fence `to_fence`, saw these workers expired."""
+        """Note the expired workers that a sweep at `now` saw; it carried the order to fence `to_fence`."""
         asleep = self._looked_at is not None and now - self._looked_at > self._amnesty
         if asleep or not self._in_touch:
             self._no_fence_before = now + self._amnesty
@@ -155,7 +155,7 @@ class FenceDecision:
         self.to_fence = ()
 
     def next_look(self, now: float) -> float | None:
-        """In how many seconds a second look would be due."""
+        """Return in how many seconds a second look is due."""
         if not self._first_seen:
             return None
         due = max(min(self._first_seen.values()) + self.apart, self._no_fence_before)
@@ -252,7 +252,7 @@ class QueueAgeWatch(Repeated):
 
 
 def queue_age_watch_of(state: WorkerState, notifier: "Notifier | None") -> QueueAgeWatch | None:
-    """A watch, if a rule of the app asks for one and nobody else looks after the store."""
+    """Return a watch if a rule of the app asks for one, and the store leaves that to workers."""
     limit = None if notifier is None else notifier.shortest_limit
     if notifier is None or limit is None or not state.engine.capabilities.repairs:
         return None

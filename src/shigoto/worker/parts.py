@@ -79,7 +79,7 @@ class Isolation(Struct, frozen=True):
 
 
 def isolation_of(app: Shigoto, source: Source | None, *, children: int, virtual: bool) -> Isolation:
-    """What can run in child processes. Raises DeclarationError if a task that must cannot."""
+    """Return what can run in child processes. Raises DeclarationError if a task that must cannot."""
     source = source or Source.of(app)
     obstacle = _obstacle(app, source, children=children, virtual=virtual)
     able: set[str] = set()
@@ -99,7 +99,7 @@ def isolation_of(app: Shigoto, source: Source | None, *, children: int, virtual:
 
 
 def _obstacle(app: Shigoto, source: Source | None, *, children: int, virtual: bool) -> str | None:
-    """Why this worker can have no child processes at all."""
+    """Return the reason why this worker can have no child processes."""
     if not app.engine.capabilities.shared:
         return (
             f"the {app.engine.capabilities.name} engine exists in one process only;"
@@ -129,7 +129,7 @@ def _has_address(app: Shigoto) -> bool:
 
 
 def _obstacle_of(task: Task[..., Any]) -> str | None:
-    """Why this task cannot run in a child process."""
+    """Return the reason why this task cannot run in a child process."""
     module, name = task.fn.__module__, task.fn.__qualname__
     if module in NOT_IMPORTABLE:
         return f"its function {name!r} is in the main program; move it to a module that can be imported"
@@ -337,7 +337,7 @@ class WorkerParts:
             self.process_pool.stop_all()
 
     async def end_handlers(self, patience: float) -> None:
-        """End strands and children for good; a handler on the event loop that will not is left behind."""
+        """End strands and children for good; a handler on the event loop that does not give in is left behind."""
         closing = [self.loop_pool.close(patience)]
         closing += [self.process_pool.close(patience)] if self.process_pool is not None else []
         await asyncio.gather(*closing)
@@ -347,7 +347,7 @@ class WorkerParts:
             task.cancel()
 
     def idle(self) -> bool:
-        """Whether nothing is held that could still end by itself, and no claim is in flight."""
+        """Return True if no claim is in flight and nothing is held that could still end by itself."""
         held = len(self.state.held) - self.settler.held_back
         return held <= 0 and (self._claiming is None or self._claiming.done())
 
@@ -392,7 +392,6 @@ class WorkerParts:
                 self.keeper.nudge()
 
     def _held(self, tokens: Iterable[tuple[int, int]]) -> list[Lease]:
-        """Those of these leases that are still held."""
         found = [(self.state.held.get(number), token) for number, token in tokens]
         return [lease for lease, token in found if lease is not None and lease.token == token]
 

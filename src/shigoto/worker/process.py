@@ -55,12 +55,12 @@ class Source(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, app: Shigoto) -> "Source | None":
-        """The source of an app that stands in a module, under whatever name; None if it stands in none."""
+        """Return the source of an app that is in a module, under any name; None if it is in none."""
         reference = _reference(app)
         return None if reference is None else cls(reference=reference, url=app.url, path=search_path())
 
     def with_modules_of(self, app: Shigoto) -> "Source":
-        """The same with all modules that declare tasks of this app."""
+        """Return the same with all modules that declare tasks of this app."""
         modules = {task.fn.__module__: None for task in app.tasks.values()}
         return structs.replace(self, modules=tuple(name for name in modules if name not in NOT_IMPORTABLE))
 
@@ -72,7 +72,7 @@ class Source(Struct, frozen=True, kw_only=True):
         return structs.replace(self, url=app.engine.address, folder=self.folder or folder_here())
 
     def load(self) -> Shigoto:
-        """The app, with its tasks checked. Raises DeclarationError."""
+        """Return the app, with its tasks checked. Raises DeclarationError."""
         if self.path:
             sys.path[:] = [os.fsdecode(entry) for entry in self.path]
         app = load_app(self.reference)
@@ -91,14 +91,14 @@ def search_path() -> tuple[bytes, ...]:
 
 
 def folder_here() -> bytes | None:
-    """The folder we are in; None if somebody has removed it."""
+    """Return the working directory; None if it was removed."""
     with suppress(OSError):
         return os.getcwdb()
     return None
 
 
 def _choose(app: Shigoto, url: str) -> None:
-    """Use this store. An app that has opened one by itself, in its module, may only have opened this one."""
+    """Use this store. An app that has opened one in its module may only have opened this one."""
     try:
         app.url = url
     except DeclarationError:
@@ -152,7 +152,7 @@ def command(module: str, arguments: Sequence[int], folder: bytes | None = None) 
 
 @contextmanager
 def interrupts_held_back() -> Generator[None]:
-    """Let a process that is started in here begin with Ctrl-C held back, until it is able to leave that to us."""
+    """Start processes in this block with Ctrl-C blocked, until they can leave it to their parent."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -161,7 +161,7 @@ def interrupts_held_back() -> Generator[None]:
 
 
 def how_it_ended(code: int) -> str:
-    """An exit code as `subprocess` knows it, in words that go on from what the process was."""
+    """Describe an exit code as `subprocess` returns it, in words that continue "the process …"."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -238,7 +238,7 @@ class Inbox(Generic[M]):
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[M]:
-        """The messages that are complete now, in their order. Raises BrokenLine."""
+        """Return the messages that are complete now, in their order. Raises BrokenLine."""
         self._data += data
         messages: list[M] = []
         at = 0
@@ -299,7 +299,7 @@ class RunningJobs:
 
     @classmethod
     def create(cls, size: int) -> "RunningJobs":
-        """Memory to be shared: another process attaches to its `fd`."""
+        """Create memory to be shared: another process attaches to its `fd`."""
         fd = unnamed_file("shigoto-running-jobs")
         # Written, not only made longer: a place that the disk has no room for would kill whoever writes there.
         os.write(fd, bytes(_length(size)))
@@ -307,13 +307,13 @@ class RunningJobs:
 
     @classmethod
     def attach(cls, fd: int, size: int) -> "RunningJobs":
-        """The memory that another process has created, by the open file that it has passed on."""
+        """Map the memory that another process has created, by the open file that it has passed on."""
         memory = mmap.mmap(fd, _length(size))
         return cls(memoryview(memory), fd=fd, memory=memory)
 
     @classmethod
     def private(cls, size: int) -> "RunningJobs":
-        """Memory that nobody else can read."""
+        """Return memory that no other process can read."""
         return cls(memoryview(bytearray(_length(size))))
 
     def running(self) -> list[int]:
@@ -323,29 +323,29 @@ class RunningJobs:
         return [-number for number in self.numbers if number < 0]
 
     def children(self) -> list[int]:
-        """The ids of the child processes in which jobs run; each is also that of a process group."""
+        """Return the ids of the child processes in which jobs run; each is also that of a process group."""
         return [pid for number, pid in zip(self.numbers, self.pids, strict=True) if number < 0]
 
     def raise_flag(self, flag: WorkerFlag, value: int = 1) -> None:
-        """Say this; it stays said."""
+        """Set a flag, for good."""
         self._flags[flag] = value
 
     def has(self, flag: WorkerFlag) -> bool:
         return bool(self._flags[flag])
 
     def cycled_at(self) -> float | None:
-        """When the worker has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
+        """Return when the worker finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
         return self._flags[WorkerFlag.CYCLED] / 1000 or None
 
     def close(self) -> None:
-        """Close the open file; the memory stays for as long as somebody looks at it."""
+        """Close the open file; the memory stays as long as it is mapped."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
 
 
 def unnamed_file(label: str) -> int:
-    """An open file without a name, in memory where the system has such files; `label` is for people who look."""
+    """Open a file without a name, in memory where the system has such files; `label` is shown to people."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(label)
     from tempfile import TemporaryFile

@@ -67,7 +67,7 @@ class Watchdog:
         self._thread.join()
 
     def allow(self, seconds: float) -> None:
-        """Let the process live for so long, unless it was allowed less already. Safe anywhere."""
+        """Let the process last so long, unless it was allowed less before. Safe anywhere."""
         self._news.put(seconds)
 
     def _watch(self) -> None:
@@ -91,7 +91,7 @@ def _log_too_slow() -> None:
 
 
 def exit_after(final_message: Callable[[], None], code: int) -> NoReturn:
-    """End the process when this is said, or cannot be said: whoever reads our output may be stuck."""
+    """End the process when this is logged, or after 0.5 s: the reader of its output may be stuck."""
     teller = threading.Thread(target=final_message, name="shigoto-last-words", daemon=True)
     try:
         teller.start()
@@ -230,13 +230,13 @@ def run_to_the_end(
 
 
 def _hurry(watchdog: Watchdog, event: WorkerLeaving) -> None:
-    """What still runs here is given back now, and soon runs elsewhere."""
+    """Shorten the end of the process: what still runs here is given back now, and soon runs elsewhere."""
     if event.running:
         watchdog.allow(LAST_MOMENT)
 
 
 def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the event loop: uvloop where it is installed."""
+    """Return the factory of the event loop: uvloop where it is installed."""
     if find_spec("uvloop") is None:
         return asyncio.new_event_loop
     factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
@@ -244,7 +244,7 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def leave_now(code: int) -> NoReturn:
-    """End the process now; nobody who reads our output can hold it up."""
+    """End the process now; a reader of its output cannot delay that."""
 
     def flush() -> None:
         logging.shutdown()
@@ -256,7 +256,7 @@ def leave_now(code: int) -> NoReturn:
 
 
 async def _tidy() -> bool:
-    """Whether all tasks that are left give in to a cancel, and all threads of `to_thread` are idle."""
+    """Return True if all tasks that are left give in to a cancel, and all threads of `to_thread` are idle."""
     loop = asyncio.get_running_loop()
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:

@@ -74,14 +74,13 @@ class IdleChildren:
 
     @property
     def over(self) -> bool:
-        """Whether those that have nothing to do may go."""
+        """Return True if children that have nothing to do may go."""
         return self._time() >= max(self._ready_until, self._kept_until)
 
     def want(self, seconds: float) -> None:
         self._ready_until = max(self._ready_until, self._time() + seconds)
 
     def use(self) -> None:
-        """There was work for one."""
         self._kept_until = self._time() + KEPT_FOR
 
 
@@ -127,15 +126,14 @@ class ProcessSlot:
             self.killing = None
 
     def keep(self, settlement: Settlement) -> None:
-        """The run has ended so; tell it later."""
+        """Keep the end of the run until its process is gone."""
         self.settlement, self.limit_at = settlement, inf
 
     def is_over_limit(self) -> bool:
-        """Whether the run that is here, or was until now, has passed its hard limit."""
+        """Return True if the run that is here, or was until now, has passed its hard limit."""
         return self._pool.time() >= self._hard_at
 
     def is_about(self, said: RunNews) -> bool:
-        """Whether the job that runs here has said it."""
         lease = self.lease
         return self.sent and lease is not None and (said.number, said.token) == (lease.number, lease.token)
 
@@ -158,7 +156,6 @@ class ProcessSlot:
             self._pool.limits.watch(self.limit_at)
 
     def time_out(self) -> None:
-        """A limit is reached."""
         if self._softly:
             self._softly = False
             self.limit_at = self._hard_at
@@ -201,7 +198,7 @@ class ProcessPool(Pool):
         return [slot for slot in self._process_slots if slot.lease is not None]
 
     def keep_child_ready(self, seconds: float = 0.0) -> None:
-        """Have a child ready for so long, or for as long as was said before."""
+        """Have a child ready for so long, or for as long as was asked before."""
         self._idle_children.want(seconds)
         may_start = self._idle_children.wanted and not self._closed and not self.resting
         if may_start and all(slot.child is None for slot in self._process_slots):
@@ -264,7 +261,7 @@ class ProcessPool(Pool):
             self.halt(slot, Ending.RELEASED, kill=False)
 
     async def close(self, patience: float) -> None:
-        """Kill every running job, and see the others off; they have `patience` seconds to go by themselves."""
+        """Kill every running job, and give the idle children `patience` seconds to end by themselves."""
         self.tell_stopping()
         for slot in self.busy_slots():
             self._cut(slot)
@@ -279,7 +276,7 @@ class ProcessPool(Pool):
                 timer.cancel()
 
     def warn(self, slot: ProcessSlot) -> None:
-        """The run has reached its soft limit."""
+        """Tell the child that its run has reached its soft limit."""
         lease = slot.lease
         if lease is not None and slot.child is not None and slot.wanted is None:
             slot.signals.overdue = True
@@ -287,7 +284,7 @@ class ProcessPool(Pool):
             slot.child.send(Warn(number=lease.number, token=lease.token, text=text))
 
     def halt(self, slot: ProcessSlot, wanted: Ending, *, kill: bool = True) -> None:
-        """End the run, as `wanted` or as an earlier word wanted it; by force after a grace, if `kill`."""
+        """End the run, as `wanted` or as an earlier order wanted it; kill its process after a grace, if `kill`."""
         lease, child = slot.lease, slot.child
         if lease is None or child is None or not slot.sent:
             return
@@ -314,7 +311,7 @@ class ProcessPool(Pool):
             child.send(Tell(number=lease.number, token=lease.token, cancelled=cancelled, stopping=stopping))
 
     def _feed(self) -> None:
-        """Give what is buffered to slots that are free, to those with a child that is ready first."""
+        """Give buffered leases to free slots, first to those whose child is ready."""
         while self._buffer:
             free = [slot for slot in self._process_slots if slot.lease is None]
             if not free:
@@ -400,7 +397,7 @@ class ProcessPool(Pool):
         self._go_on()
 
     def _put_out(self, slot: ProcessSlot, settlement: Settlement) -> None:
-        """The job leaves its slot."""
+        """Take the job out of its slot, and settle it."""
         lease, seconds = slot.lease, self._state.clock() - slot.started if slot.sent else 0.0
         self._state.running_jobs.numbers[slot.index] = 0
         slot.empty()
@@ -423,7 +420,7 @@ class ProcessPool(Pool):
         self._go_on()
 
     def _end_of_dead_run(self, slot: ProcessSlot, lease: Lease, child: ChildProcess) -> Settlement:
-        """How a run has ended whose process is gone: by itself, as we wanted it, before it began, or by a crash."""
+        """Return the end of a run whose process is gone: its own, a wanted one, none before it began, or a crash."""
         wanted = slot.wanted
         if wanted is None and slot.is_over_limit() and child.ran_out_of_time():
             wanted = Ending.ERRORED
@@ -441,7 +438,7 @@ class ProcessPool(Pool):
         return endings.with_signals(settlement, slot.signals)
 
     def _failed(self, error: str) -> None:
-        """A child could not begin. That is no fault of the job that waited for it; and try no more for a while."""
+        """Rest after a child that could not begin. The job that waited for it is not to blame."""
         self._release(self.take_back())
         if self._closed or self.resting:
             return
@@ -465,7 +462,7 @@ class ProcessPool(Pool):
             self._room()
 
     def _retire(self, slot: ProcessSlot) -> None:
-        """See a child off: it has done enough. One that has not even begun has nothing to put away."""
+        """End a child that is not needed. One that has not begun has nothing to put away, and is killed."""
         child, slot.child = slot.child, None
         if child is not None:
             self._leaving.add(child)

@@ -132,7 +132,7 @@ def _is_bare(signature: Signature) -> bool:
 
 
 def arguments_of(plan: TaskPlan, lease: Lease, context: Context) -> dict[str, Any]:
-    """The arguments of a job, which may be encrypted, or have secrets in them. Raises EncryptionKeyMissing."""
+    """Return the arguments of a job, decrypted, with secrets noted for redaction. Raises EncryptionKeyMissing."""
     if not plan.redacted:
         return {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
     payload, redaction = unredacted(
@@ -144,7 +144,7 @@ def arguments_of(plan: TaskPlan, lease: Lease, context: Context) -> dict[str, An
 
 
 def limits_of(lease: Lease, plan: TaskPlan) -> tuple[Millis | None, Millis | None]:
-    """The limits in force; those given with the job come first, where 0 is for none."""
+    """Return the hard and the soft limit in force; those given with the job come first, where 0 means none."""
     hard = plan.timeout if lease.timeout is None else lease.timeout
     soft = plan.soft_timeout if lease.soft_timeout is None else lease.soft_timeout
     return hard or None, soft or None
@@ -230,7 +230,7 @@ class Runner:
         return settlement
 
     def _remember(self, strand: StrandSlot) -> Variables:
-        """The context variables that a strand begins with, ours with nobody's job, lest one be remembered with them."""
+        """Note the context variables that a strand begins with, before it has a job."""
         current_context.set(NOBODY)
         strand.variables = copy_context()
         return strand.variables
@@ -316,7 +316,7 @@ class Runner:
     def _told_apart(
         self, strand: StrandSlot, lease: Lease, plan: TaskPlan, error: BaseException
     ) -> Settlement:
-        """Whose doing was it?"""
+        """Tell apart who has cancelled, if it was a cancel."""
         if self.forked:
             end_child(error)
         if isinstance(error, asyncio.CancelledError):
@@ -340,7 +340,7 @@ class Runner:
         return self._failed(lease, plan.retry, error, _kind(slot.wanted, error))
 
     def _gave_in(self, wanted: Ending, lease: Lease, plan: TaskPlan, error: BaseException) -> Settlement:
-        """The end of a run that we have cut short, as we wanted it."""
+        """Return the end of a run that the worker has cut short, as it wanted it."""
         if wanted is Ending.CANCELLED:
             return endings.cancelled(lease)
         if wanted is Ending.RELEASED:
@@ -349,19 +349,19 @@ class Runner:
         return self._failed(lease, plan.retry, late, FailureKind.TIMEOUT)
 
     def cut_short(self, wanted: Ending, lease: Lease, trace: str | None) -> Settlement:
-        """The end of a run whose process had to be killed, with what is known of where it was."""
+        """Return the end of a run whose process had to be killed, with what is known of where it was."""
         plan = self._plans[lease.task]
         settlement = self._gave_in(wanted, lease, plan, JobCancelled())
         return structs.replace(settlement, traceback=trace) if settlement.error is not None else settlement
 
     def limits(self, lease: Lease) -> tuple[Millis | None, Millis | None]:
-        """How long a run of the job may take, and after how long it is told so."""
+        """Return the hard and the soft limit of a job."""
         return limits_of(lease, self._plans[lease.task])
 
     def _with_signals(
         self, lease: Lease, plan: TaskPlan, signals: Signals, settlement: Settlement
     ) -> Settlement:
-        """The end of a run about which the handler or the worker has said more."""
+        """Return the end of a run about which the handler or the worker has said more."""
         if signals.ended == "committed":
             settlement = endings.after_commit(lease, settlement, signals)
         elif signals.ended == "joined" and settlement.ending is Ending.COMPLETED:
@@ -377,14 +377,13 @@ class Runner:
         )
 
     def _redacted(self, lease: Lease, redaction: Redaction, settlement: Settlement) -> Settlement:
-        """The end of a run that keeps something to itself."""
         try:
             return redaction.settlement(settlement, MAX_PAYLOAD)
         except ResultInvalid as error:
             return endings.instead_of(settlement, self._refused(lease, error, FailureKind.RESULT_INVALID))
 
     def _undone(self, lease: Lease, plan: TaskPlan, why: str) -> Settlement:
-        """The end of a run that returned although its transaction came to nothing."""
+        """Return the end of a run that returned although its transaction was not committed."""
         return structs.replace(self._failed(lease, plan.retry, JobError(why)), error=why)
 
     def _is_first_disturbance(self, lease: Lease) -> bool:
@@ -423,7 +422,7 @@ def _kind(wanted: Ending | None, error: BaseException) -> FailureKind:
 def _too_long(
     kind: type[TimeoutError], which: str, limit: Millis | None, error: BaseException
 ) -> TimeoutError:
-    """What a cancel by a time limit is called, with the place where it struck."""
+    """Return the error that a cancel by a time limit becomes, with the place where it struck."""
     return kind(too_long(which, limit)).with_traceback(error.__traceback__)
 
 

@@ -81,7 +81,7 @@ class Settler:
 
     @property
     def held_back(self) -> int:
-        """How many leases wait for the very last commit."""
+        """The number of leases that wait for the very last commit."""
         return self._held_back
 
     def add(self, lease: Lease, settlement: Settlement, seconds: float) -> None:
@@ -99,7 +99,7 @@ class Settler:
             self.put(lease, endings.released(lease, delay, ran=False), 0.0)
 
     def put(self, lease: Lease, settlement: Settlement, seconds: float) -> None:
-        """The same as `add` for a run that has surely left nothing behind."""
+        """Report a run that has surely left nothing behind; otherwise as `add`."""
         if not self._closed:
             self._waiting.append((lease, settlement, seconds))
             if self._idle:
@@ -114,7 +114,7 @@ class Settler:
         self._special = True
 
     def release_last(self, leases: Iterable[Lease], delay: Millis) -> None:
-        """Give back leases whose runs could not be stopped; whatever these still report comes too late."""
+        """Give back leases whose runs could not be stopped; what these runs still report is dropped."""
         self._closed = self._special = True
         self._waiting += [(lease, endings.released(lease, delay), 0.0) for lease in leases]
 
@@ -184,7 +184,7 @@ class Settler:
             self._outwaiting = None
 
     def _tell_lost(self, dropped: list[EndedRun]) -> None:
-        """Tell of handlers that have run to their end, for nothing."""
+        """Publish that handlers have run to their end for nothing."""
         name = self._state.name
         for lease, settlement, seconds in dropped:
             if settlement.ending is not Ending.RELEASED:
@@ -272,7 +272,7 @@ class Settler:
         return await self._state.ask("settle", engine.settle(self._state.id, settlements))
 
     async def _fates(self, batch: list[EndedRun], verdicts: list[Verdict]) -> Fates:
-        """What has become of those jobs of which only the store can tell; mostly there are none."""
+        """Return the jobs of which only the store knows what became of them; mostly none."""
         unsure = [
             (ended[0], ended[1].ending is Ending.RELEASED and verdict is Verdict.ACCEPTED)
             for ended, verdict in zip(batch, verdicts, strict=True)
@@ -297,7 +297,7 @@ class Settler:
     def _set_aside(
         self, batch: list[EndedRun], verdicts: list[Verdict]
     ) -> tuple[list[EndedRun], list[Verdict]]:
-        """All but those that are locked, which are tried again apart from the others."""
+        """Return all but those that are locked, which are tried again apart from the others."""
         told = list(zip(batch, verdicts, strict=True))
         self._busy += [ended for ended, verdict in told if verdict is Verdict.BUSY]
         settled = [(ended, verdict) for ended, verdict in told if verdict is not Verdict.BUSY]
@@ -333,7 +333,7 @@ class Settler:
 
 
 def _only_the_store_knows(settlement: Settlement, verdict: Verdict) -> bool:
-    """Whether this end of a run, though accepted, does not say what became of the job."""
+    """Return True if this accepted end does not say what became of the job."""
     cut_short = settlement.ending is Ending.RELEASED and settlement.ran
     return verdict is Verdict.REPEATED or (
         verdict is Verdict.ACCEPTED and (cut_short or settlement.ending is Ending.CRASHED)
@@ -341,7 +341,7 @@ def _only_the_store_knows(settlement: Settlement, verdict: Verdict) -> bool:
 
 
 def _warn_of_releases(lease: Lease, seconds: float) -> None:
-    """A job that is given back again and again, and never gets to run, is nobody's job (A7)."""
+    """Warn of a job that is given back again and again, and never gets to run (A7)."""
     releases = lease.token - lease.attempt - lease.snoozes + 1
     if releases % MANY_RELEASES == 0 and seconds <= SHORT_RUN:
         logger.warning(
@@ -355,7 +355,7 @@ def _warn_of_releases(lease: Lease, seconds: float) -> None:
 
 
 def _portion(waiting: list[EndedRun]) -> int:
-    """How many of them to send at once: at least one."""
+    """Return how many of them to send at once: at least one."""
     count = size = 0
     for _, settlement, _ in waiting[:MOST_AT_ONCE]:
         size += len(settlement.result or "")
@@ -366,7 +366,7 @@ def _portion(waiting: list[EndedRun]) -> int:
 
 
 def completions(worker: str, ended: Iterable[EndedRun]) -> list[events.JobCompleted]:
-    """Of runs that were completed. Without `named`: each call more is one for every job."""
+    """Return the events of completed runs. Without `named`: each call more is one for every job."""
     return [
         events.JobCompleted(
             worker, lease.id, lease.number, lease.task, lease.queue, lease.tenant, lease.attempt, seconds
@@ -406,5 +406,5 @@ def event_of(
 
 
 def _said(settlement: Settlement) -> str:
-    """What is told of an error: of one that is encrypted, its type."""
+    """Return what is told of an error: of one that is encrypted, its type."""
     return "" if settlement.error is None else without_key(settlement.error)

@@ -43,7 +43,7 @@ NEW_OBJECTS = 20_000
 
 
 def checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names of queues, each once; None for all."""
+    """Return the names of queues, each once; None for all."""
     if queues is None:
         return None
     names = tuple(dict.fromkeys(check_name(queue, "A queue") for queue in several("queues", queues)))
@@ -53,12 +53,11 @@ def checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def with_notices(queues: tuple[str, ...] | None, *, wanted: bool) -> tuple[str, ...] | None:
-    """The queues that a worker serves: also that of notices, if it can run those, whatever else it was told."""
+    """Return the queues that a worker serves: if it can run notices, also their queue."""
     return queues if queues is None or not wanted or QUEUE in queues else (*queues, QUEUE)
 
 
 def checked_seconds(option: str, value: object, shortest: float, longest: float = DAY) -> float:
-    """A number of seconds within bounds."""
     seconds = plain_number(value)
     if seconds is None or not shortest <= seconds <= longest:
         raise OptionInvalid(
@@ -68,7 +67,7 @@ def checked_seconds(option: str, value: object, shortest: float, longest: float 
 
 
 def checked_running_jobs(running_jobs: RunningJobs | None, needed: int) -> RunningJobs:
-    """The memory for the jobs that run, if it has so many places; one of our own, if there is none."""
+    """Return the memory for running jobs, if it has so many places; private memory, if none is given."""
     if running_jobs is None:
         return RunningJobs.private(needed)
     if running_jobs.size < needed:
@@ -85,7 +84,7 @@ def usual_threads() -> int:
 
 
 def places(concurrency: int, threads: int | None, children: int | None) -> int:
-    """How many jobs can run at once in a worker with these options, be they good or not, and its children."""
+    """Return how many jobs can run at once with these options, valid or not, child processes included."""
     wanted = (
         concurrency,
         usual_threads() if threads is None else threads,
@@ -99,7 +98,7 @@ class Prepared(Protocol):
     """An engine whose store others make and look after, so that it may not be what a worker needs."""
 
     def expect_ready(self, *, any_role: bool) -> Op[None]:
-        """Raises StoreError if no worker may begin here, or not as this user; creates and changes nothing."""
+        """Raise StoreError if no worker may begin here, or not as this user; create and change nothing."""
         ...
 
 
@@ -117,7 +116,7 @@ async def expect_ready(engine: Engine, *, any_role: bool, kind: str = "worker") 
 
 
 def expect_ready_now(engine: Engine, *, any_role: bool, kind: str) -> None:
-    """The same in the caller's thread; a store that is made by whoever needs it is made now."""
+    """Do the same in the caller's thread; a store that its users make is made now."""
     try:
         if isinstance(engine, Prepared):
             engine.run(engine.expect_ready(any_role=any_role))
@@ -127,7 +126,7 @@ def expect_ready_now(engine: Engine, *, any_role: bool, kind: str) -> None:
 
 
 def probe_op(engine: Engine) -> Op[Any]:
-    """What any store answers that is there and is made for this release; it changes nothing."""
+    """Return an op that any store of this release answers; it changes nothing."""
     return engine.expect_ready(any_role=True) if isinstance(engine, Prepared) else engine.due((), 0)
 
 

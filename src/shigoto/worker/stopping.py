@@ -31,7 +31,7 @@ class Stopped(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """Of a process that existed for it: 1 if jobs could not be given back or were taken away."""
+        """Its process exits with 1 if jobs could not be given back or were taken away."""
         return 1 if self.unreleased or self.reason == "fenced" else 0
 
 
@@ -50,7 +50,7 @@ class StopSwitch:
         self.changed = Wakeup()
 
     def throw(self, reason: Reason = "stopped") -> None:
-        """Stop; asked again, hurry."""
+        """Ask to stop; the second time, to hurry."""
         if reason == "stopped":
             self.hurried = self.hurried or self.asked
             self.asked = True
@@ -62,7 +62,7 @@ class StopSwitch:
         self.throw()
 
     def fence(self) -> None:
-        """Stop at once: the right to settle is lost."""
+        """Stop now: the right to settle is lost."""
         self.reason = "fenced"
         self.hurried = True
         self.changed.ring()
@@ -87,11 +87,11 @@ class Runnable(ABC, Generic[T_co]):
     @property
     @abstractmethod
     def stop_timeout(self) -> float:
-        """How many seconds a stop may take, a trifle more if the store does not answer."""
+        """The seconds that a stop may take, a trifle more if the store does not answer."""
 
     @property
     def stopping(self) -> bool:
-        """Whether it was asked to stop, or stops by itself."""
+        """True if it was asked to stop, or stops by itself."""
         return self._switch.reason is not None
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Runnable(ABC, Generic[T_co]):
         self._throw("stopped")
 
     async def wait(self) -> T_co:
-        """Wait for the end of what was entered with `async with`, whoever stops it; cancelling this does not."""
+        """Wait for the end of what was entered with `async with`; cancelling this does not end it."""
         if self._task is None:
             raise RuntimeError(f"Only a {self.kind} that was entered with `async with` can be waited for.")
         return await asyncio.shield(self._task)
@@ -146,7 +146,7 @@ class Runnable(ABC, Generic[T_co]):
                 self._loop.call_soon_threadsafe(self._switch.throw, reason)
 
     def _take_loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop, which is its own from now on."""
+        """Keep the running loop as its own."""
         if self._loop is not None:
             raise RuntimeError(
                 f"{self.kind.capitalize()} {self.name} has run already; make a new one, with a new id."
@@ -155,7 +155,7 @@ class Runnable(ABC, Generic[T_co]):
         return self._loop
 
     async def _unless_stopped(self, task: "asyncio.Task[Any]") -> bool:
-        """Wait for the task; False if a stop comes before it has ended, and then the task is cancelled."""
+        """Wait for the task; return False if a stop comes first, and then cancel the task."""
         switch = self._switch
         task.add_done_callback(lambda _: switch.changed.ring())
         try:

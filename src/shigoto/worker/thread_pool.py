@@ -67,7 +67,7 @@ class ThreadSlot:
         self.limited: Lease | None = None
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
-        """Tell of a run that takes longer than this; nothing more can be done about it."""
+        """Publish that a run takes longer than this; nothing more can be done about it."""
         limits = [limit for limit in (hard, soft) if limit is not None]
         if limits:
             self._pool.expect(self, min(limits))
@@ -152,7 +152,7 @@ class ThreadPool(Pool):
         """Do nothing: a thread cannot be stopped."""
 
     def expect(self, slot: ThreadSlot, limit: Millis) -> None:
-        """Watch over the job of a slot, called by its thread; only the event loop may set a timer."""
+        """Watch the job of a slot, called by its thread; only the event loop may set a timer."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._watch, slot, slot.lease, limit / 1000)
 

@@ -133,7 +133,7 @@ class Ticker(Repeated):
             self._declared_at = now
 
     async def _declare_anew(self) -> None:
-        """Somebody has removed some while this process slept, or the store is another: bring them back, and say so."""
+        """Bring back schedules that were removed while this process slept, or with another store, and log that."""
         engine, name = self._state.engine, self._state.name
         known = {each.name for each in await engine.arun(engine.schedules(list(self._declared)))}
         gone = {each: declared for each, declared in self._declared.items() if each not in known}
@@ -193,7 +193,7 @@ class Ticker(Repeated):
         return steps, True
 
     def _remember(self, due: Due, steps: Sequence[TickStep]) -> None:
-        """Which schedules have more to catch up than was their share: the others come first the next time."""
+        """Note which schedules have more to catch up than their share: the others come first the next time."""
         waiting = {each.schedule.name for each in due.schedules} - {step.seen.name for step in steps}
         looks = {step.seen.name: step.change.schedule.look_at for step in steps}
         more = {name for name, look_at in looks.items() if look_at is not None and look_at <= due.now}
@@ -263,7 +263,7 @@ class Ticker(Repeated):
             return await self._state.ask("tick", tick_within_limits(engine, _marked(changes, specs)))
 
     def _tell(self, step: TickStep, change: Change | None) -> None:
-        """Tell what was done; None if another was first."""
+        """Publish what was done; None if another process was first."""
         bus, name, schedule = self._state.bus, self._state.name, step.change.schedule
         if change is None:
             self.tally.lost(schedule.name)
@@ -287,7 +287,7 @@ class Ticker(Repeated):
 
 
 def _marked(changes: list[Change], specs: Sequence[JobSpec]) -> list[Change]:
-    """The same changes with these jobs in the place of theirs."""
+    """Return the same changes with these jobs in the place of theirs."""
     jobs = {spec.id: spec for spec in specs}
     return [
         replace(
@@ -362,7 +362,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     @property
     def rates(self) -> "Rates":
-        """How many jobs it has stored per second, since it began."""
+        """The jobs that it has stored per second, since it began."""
         seconds = self.seconds or 1.0
         return Rates(
             total=self.fired / seconds,
@@ -407,7 +407,7 @@ class Tally:
         self._outcomes.append(self._failed)
 
     def broke(self, error: Exception) -> bool:
-        """It was cut short: the store does not answer. Tells whether that is news."""
+        """Note that the store does not answer; return True if that is news."""
         news = self._down_since is None
         # Since it was asked, not since it was given up: a store may take its time to say that it cannot.
         self._down_since = self._began_at if self._down_since is None else self._down_since
@@ -418,12 +418,12 @@ class Tally:
 
     @property
     def down_for(self) -> float | None:
-        """For how many seconds the store has not answered; None if it does."""
+        """The seconds for which the store has not answered; None if it does."""
         return None if self._down_since is None else self._time() - self._down_since
 
     @property
     def waited(self) -> Millis:
-        """How long this cycle has taken since it looked at the store's clock."""
+        """The time that this cycle has taken since it looked at the store's clock."""
         return round((self._time() - self._looked_at) * 1000)
 
     def lost(self, schedule: str) -> None:
@@ -483,7 +483,7 @@ class Tally:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """The middle one of the values, and that which one in a hundred exceeds."""
+    """Return the median of the values, and their 99th percentile."""
     if not values:
         return Spread(p50=None, p99=None)
     ordered = sorted(values)

@@ -165,20 +165,20 @@ class Worker(Runnable[Stopped]):
 
     @property
     def stop_timeout(self) -> float:
-        """How many seconds a stop may take, a trifle more if the store does not answer."""
+        """The seconds that a stop may take, a trifle more if the store does not answer."""
         return self._settings.stop_timeout
 
     @property
     def ready(self) -> bool:
-        """Whether it takes jobs: from the first claim that the store has answered to the first request to stop."""
+        """True if it takes jobs: from the first claim that the store has answered to the first request to stop."""
         return self._parts is not None and self._parts.claimer.cycled and self._switch.reason is None
 
     def cycled_at(self) -> float | None:
-        """When it has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
+        """Return when it finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
         return self._running_jobs.cycled_at()
 
     def figures(self) -> Figures | None:
-        """What it has counted of schedules since it began; None before, and if it leaves them to others."""
+        """Return what it has counted of schedules since it began; None before, and if it leaves them to others."""
         ticker = None if self._parts is None else self._parts.ticker
         return None if ticker is None else ticker.tally.figures()
 
@@ -341,7 +341,7 @@ class Worker(Runnable[Stopped]):
             logger.info("Worker %s has no supervisor: it beats from a thread of this process", self.name)
 
     async def _announce_stop(self) -> None:
-        """Let people see that this worker takes no more jobs; if that fails, the stop goes on all the same."""
+        """Show in the store that this worker takes no more jobs; if that fails, the stop goes on."""
         engine = self._app.engine
         if self._switch.reason != "fenced":
             with suppress(StoreError):
@@ -353,7 +353,7 @@ class Worker(Runnable[Stopped]):
 
 
 async def wind_down(parts: WorkerParts, timeout: float) -> None:
-    """Phases 0 to 2; returns as soon as nothing is held, or there is a hurry."""
+    """Go through phases 0 to 2; return as soon as nothing is held, or on a hurry."""
     parts.stop_seeking()
     await _until_asked(parts)
     began_at = asyncio.get_running_loop().time()
@@ -365,7 +365,7 @@ async def wind_down(parts: WorkerParts, timeout: float) -> None:
 
 
 async def leave(parts: WorkerParts, patience: float) -> Stopped:
-    """Phase 3, when every part has ended; takes `patience` seconds at most."""
+    """Go through phase 3, when every part has ended; it takes `patience` seconds at most."""
     end = asyncio.get_running_loop().time() + patience
     reason = parts.switch.reason or "stopped"
     parts.settler.be_careful(foreign_threads_alive)
@@ -385,7 +385,7 @@ async def leave(parts: WorkerParts, patience: float) -> Stopped:
 
 
 def foreign_threads_alive() -> bool:
-    """Whether there are threads here that are not the worker's own."""
+    """Return True if there are threads here that are not the worker's own."""
     ours = (threading.main_thread(), threading.current_thread())
     return any(
         thread not in ours and not thread.name.startswith("shigoto-") for thread in threading.enumerate()
@@ -393,7 +393,7 @@ def foreign_threads_alive() -> bool:
 
 
 async def _until_asked(parts: WorkerParts) -> None:
-    """A worker that is recycled has run enough; what still runs is not disturbed until somebody really asks for it."""
+    """Wait while a recycled worker finishes what runs, until it is asked to stop."""
     switch = parts.switch
     while switch.reason == "recycled" and not (switch.asked or switch.hurried or parts.idle()):
         await switch.changed.wait(None)
@@ -410,7 +410,7 @@ async def _until_idle(parts: WorkerParts, deadline: float) -> None:
 
 
 async def _give_back_the_rest(parts: WorkerParts) -> None:
-    """Settle what has ended, then release what has not, then leave; again until the store answers."""
+    """Settle what has ended, release what has not, and leave; again until the store answers."""
     state, engine, told = parts.state, parts.state.engine, False
     while True:
         try:

@@ -33,7 +33,7 @@ Snapshot = dict[Path, tuple[int, int]]
 
 
 def is_paused(pid: int) -> bool:
-    """Whether a process is stopped by a signal, and does nothing until it is continued."""
+    """Return True if a process is stopped by a signal, and does nothing until it is continued."""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/stat").read_bytes()
         # The name comes before it, in parentheses, and may hold anything.
@@ -73,7 +73,7 @@ def memory_of(pid: int) -> int | None:
 
 @contextmanager
 def orphans_adopted() -> Generator[None]:
-    """Let processes that descend from this one become its children when their own parents die."""
+    """Let descendants of this process become its children when their own parents die."""
     _adopt(1)
     try:
         yield
@@ -168,7 +168,7 @@ class ServiceManager:
         self._every = int(every) / 1_000_000 if meant and every.isdecimal() else 0.0
 
     def ready(self, status: str) -> None:
-        """All that was asked for is at work; `status` says of what that is."""
+        """Report that everything is at work; `status` says what that is."""
         self._tell("READY=1", f"STATUS={status}", patience=PATIENCE)
 
     def stopping(self) -> None:
@@ -217,7 +217,7 @@ class ReadyFile:
         self.hide()
 
     def show(self) -> None:
-        """Let it be there, with our process id in it."""
+        """Write the file, with the process id."""
         if self._path is not None:
             try:
                 self._path.write_text(f"{os.getpid()}\n")
@@ -231,7 +231,7 @@ class ReadyFile:
 
 
 def call_at_eof(loop: AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Call `stop` when standard input ends, or whoever holds it: for `--stop-on-eof`."""
+    """Call `stop` when standard input, or the process that holds it, ends: for `--stop-on-eof`."""
     stdin = sys.stdin.fileno()
 
     def look() -> None:
@@ -267,7 +267,7 @@ def _loaded() -> Iterator[str]:
 
 
 def _concerned(error: BaseException | None) -> Iterator[str]:
-    """The files that an error passed through, and the one that has no valid syntax."""
+    """Return the files that an error passed through, and the one that has no valid syntax."""
     while error is not None:
         if isinstance(error, SyntaxError) and error.filename:
             yield error.filename
@@ -303,7 +303,7 @@ class Watch:
                 self._changed()
 
     async def _settled(self) -> None:
-        """An editor, or a tool that changes branches, may write many files."""
+        """Wait until no further file changes: an editor or a version control tool may write many."""
         while (now := self._look()) != self._seen:
             self._seen = now
             await asyncio.sleep(FILES_LOOK_EVERY / 5)

@@ -194,11 +194,11 @@ class RunnerProcess:
         return self.hello
 
     def ready_for(self) -> float:
-        """How many seconds it has been ready, 0 if it never was."""
+        """Return how many seconds it has been ready, 0 if it never was."""
         return 0.0 if self.ready_at is None else self._loop.time() - self.ready_at
 
     def stop(self, level: int) -> None:
-        """Ask it to stop, or to hurry. One that has not said hello holds nothing, and is not worth waiting for."""
+        """Ask it to stop, or to hurry. One that has not sent its hello holds nothing, and is killed."""
         if self.hello is None and self.alive:
             # It may have said so, and we were busy.
             self._read()
@@ -232,7 +232,7 @@ class RunnerProcess:
             os.kill(self.pid, signal.SIGKILL)
 
     def reaped(self, code: int) -> None:
-        """It is dead, and this is its exit code, or the signal that killed it as a negative number."""
+        """Note that it is dead; `code` is its exit code, or the signal that killed it as a negative number."""
         self._process.returncode = code
         # Its last words may still lie in the line. They have an end: a child that it has forked holds the other
         # side open, perhaps, but nobody writes to it any more.
@@ -287,7 +287,7 @@ class RunnerProcess:
         self._heard(self, news)
 
     def _break(self, how: str) -> None:
-        """Nobody can look after it any more. Who was in it may have done that, so this is a death like any other."""
+        """Kill a runner that cannot be looked after any more. Its jobs may have done that: a death like any other."""
         if self.alive and not self._broken and self.ended is None and self.failed is None:
             self._broken = True
             self._loop.remove_reader(self._line)
@@ -295,7 +295,7 @@ class RunnerProcess:
             os.kill(self.pid, signal.SIGKILL)
 
     def _give_up(self) -> None:
-        """It is reaped like any orphan, and never by the object that has started it."""
+        """Kill it, and leave it to be reaped like an orphan, not by the object that has started it."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._process.returncode = -signal.SIGKILL
@@ -313,7 +313,7 @@ class Reaper:
 
     @property
     def expected(self) -> frozenset[int]:
-        """The runners that are alive."""
+        """The ids of the runners that are alive."""
         return frozenset(self._expected)
 
     def expect(self, runner: RunnerProcess) -> None:
@@ -321,7 +321,7 @@ class Reaper:
         self._expected[runner.pid] = runner.reaped
 
     def reap(self) -> None:
-        """Reap what there is to reap. Signals of several deaths may arrive as one."""
+        """Reap all children that have ended. Signals of several deaths may arrive as one."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)

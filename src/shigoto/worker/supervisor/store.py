@@ -81,14 +81,14 @@ class SupervisorStore:
         self._reporter: SentryReporter | None = None
 
     def state(self, hello: RunnerHello) -> WorkerState:
-        """The state for this runner's store, which is swept from now on."""
+        """Return the state for the store of this runner, which is swept from now on."""
         state = self._stations.get(hello.url)
         if state is None:
             state = self._stations[hello.url] = self._open(hello)
         return state
 
     def serve(self, hello: RunnerHello) -> WorkerState:
-        """The same for a runner that is at work: from now on the store is swept as this one's app wants it."""
+        """Do the same for a runner at work: from now on the store is swept as its app wants it."""
         self._unknown_after[hello.url] = hello.unknown_after
         if hello.sentry is not None and self._reporter is None:
             self._reporter = SentryReporter(hello.sentry, self._jobs)
@@ -104,7 +104,6 @@ class SupervisorStore:
         return self._newest.engine
 
     def signs(self, stores: Collection[str]) -> list[StoreSigns]:
-        """What is known of those of these stores that are asked."""
         return [
             replace(probe.signs(), overdue=self._sweepers[url].overdue if url in self._sweepers else 0.0)
             for url, probe in (self._probes or {}).items()
@@ -119,7 +118,7 @@ class SupervisorStore:
         death_report.add_done_callback(self._death_reports.discard)
 
     async def close(self, patience: float) -> bool:
-        """End everything, and tell whether all deaths are reported; the reports get so many seconds."""
+        """End everything; the death reports get so many seconds. Return True if all were made."""
         left = set(self._death_reports)
         if left:
             _, left = await asyncio.wait(left, timeout=patience)
@@ -128,7 +127,7 @@ class SupervisorStore:
         return not left
 
     def leave(self) -> None:
-        """Close every store that was opened. This waits for what is under way there."""
+        """Close every store that was opened. This waits for what has begun there."""
         if self._reporter is not None:
             self._reporter.flush(FLUSHED_WITHIN)
             atexit.unregister(self._reporter.flush)
@@ -197,7 +196,7 @@ class SupervisorStore:
 def deaths_in(
     pid: int, code: int, *, inside: Collection[int], in_children: Collection[int], trace: str
 ) -> tuple[Death, ...]:
-    """The jobs that have crashed: those `inside` the process, and those in child processes, which died with it."""
+    """Return the deaths of the jobs `inside` the process, and of those in child processes, which died with it."""
     how, count = how_it_ended(code), len(inside)
     error = f"The runner process {pid} {how} with {count} job{'' if count == 1 else 's'} inside."
     beside = f"The process of this job was ended together with the runner process {pid}, which {how}."
@@ -293,7 +292,7 @@ def _until_next(hello: RunnerHello, state: WorkerState) -> float:
 
 
 async def tell_counts(opened: Callable[[], Engine], every: float) -> None:
-    """Log the counts again and again; never, if there is no time between."""
+    """Log the counts again and again; never, if `every` is 0."""
     while every > 0:
         await asyncio.sleep(every)
         try:

@@ -107,7 +107,7 @@ class RunnerSlot:
         return runner is not None and runner.alive and runner.ready_at is not None
 
     def pause(self, runner: RunnerProcess, *, wait_for_change: bool) -> float:
-        """How many seconds to wait before the next start, now that this runner is gone."""
+        """Return how many seconds to wait before the next start, now that this runner is gone."""
         if runner.failed is not None and wait_for_change:
             return inf
         recycled = runner.ended is not None and runner.ended.reason == "recycled"
@@ -121,7 +121,7 @@ class RunnerSlot:
         return self.next_pause()
 
     def is_hopeless(self, runner: RunnerProcess) -> bool:
-        """Whether all that were started here have died before they were ready, as this one, and that is enough."""
+        """Return True if enough runners of this slot have died before they were ready, and none has become ready."""
         self._stillborn = 0 if runner.ready_at is not None or runner.killed else self._stillborn + 1
         return self._stillborn >= STILLBORN
 
@@ -134,7 +134,7 @@ class RunnerSlot:
             await asyncio.wait(self._finishing, return_when=asyncio.FIRST_COMPLETED)
 
     def next_pause(self) -> float:
-        """One more start was in vain."""
+        """Count one more start in vain, and return the pause."""
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._in_vain, 30))
         self._in_vain += 1
         return pause
@@ -159,7 +159,7 @@ class SupervisorSettings(Struct, frozen=True, kw_only=True):
     notice: str | None = None
 
     def names(self, name: str | None) -> list[str | None]:
-        """What the runners are called; None for a name of their own."""
+        """Return the names of the runners; None for a name of their own."""
         numbers = range(1, self.processes + 1)
         if name is None:
             return [str(number) if self.numbered else None for number in numbers]
@@ -197,7 +197,7 @@ def supervise(start: Start, settings: SupervisorSettings, tell: Callable[[StartF
 
 
 def room_for_runners(stop_timeout: float) -> float:
-    """How many seconds of a stop are for the runners' own phases."""
+    """Return how many seconds of a stop are for the runners' own phases."""
     return stop_timeout - min(RUNNERS_LESS, stop_timeout / 3)
 
 
@@ -274,11 +274,10 @@ class Supervisor:
         return SupervisorExit(self._code, self._failed)
 
     def leave(self) -> None:
-        """Close what is open at the store."""
         self._store.leave()
 
     def stop(self) -> None:
-        """Stop; asked again, hurry; and again, kill."""
+        """Stop; the second time hurry, the third time kill."""
         self._level += 1
         timeout, now = self._timeout(self._level), self._loop.time()
         self._limit = min(self._limit, now + max(timeout, LEAST))
@@ -308,7 +307,7 @@ class Supervisor:
                 await slot.wakeup.wait(None if pause == inf else pause)
 
     async def _fill(self, slot: RunnerSlot) -> float | None:
-        """Start a runner, and wait until its place is free; how long to wait before the next one, None if none."""
+        """Start a runner, wait until its place is free, and return the pause before the next one; None if none."""
         try:
             runner = RunnerProcess(structs.replace(self._start, name=slot.name), self._heard)
         except OSError as error:
@@ -327,7 +326,7 @@ class Supervisor:
         return 0.0
 
     async def _attend(self, slot: RunnerSlot, runner: RunnerProcess) -> float | None:
-        """See a runner through to its end; how long to wait before the next one, None if there is none."""
+        """Look after a runner until its end, and return the pause before the next one; None if none."""
         self._bus.publish(RunnerStarted(self._name, runner.pid))
         async with asyncio.TaskGroup() as beside:
             tasks = [
@@ -471,7 +470,7 @@ class Supervisor:
                 signal.signal(number, signal.SIG_IGN)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        """Between any two steps of this thread, whatever holds up the event loop: the watchdog hears it in any case."""
+        """Tell the watchdog, between any two steps of this thread, whatever keeps the event loop busy."""
         self._signals_heard += 1
         self._watchdog.allow(max(self._timeout(self._signals_heard), LEAST) + TRIFLE)
         with suppress(RuntimeError):
