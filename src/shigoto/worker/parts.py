@@ -21,12 +21,30 @@ worker that can do that.
 
 If for ten minutes no live worker could, such jobs run beside others again: a suspect that waits for ever would be lost
 work. (With a store that only this process can open nobody else ever could, so they run at once.)
+
+The phases in which it stops:
+
+    phase 0  at once   no new claims; a claim in flight and what lies in the buffers is given back
+    phase 1  20/28     handlers see `ctx.stopping` and may end by themselves; beats and settlements go on
+    phase 2   5/28     async handlers and those in child processes are cancelled; those that give in are released
+    phase 3   3/28     child processes are killed; flush; then, as the very last commit, release what could not be
+                       stopped, with a delay that lets this process end first; then leave
+
+The parts are those of `stop_timeout`, 28 s unless told otherwise; each ends as soon as nothing is held any
+more. A second request leads straight to phase 3. A fenced worker has nothing to give back: it cancels, drops every
+result, and is gone.
+
+Never do two runs of a job overlap. An async handler that gave in may have left a thread at work behind, by
+`asyncio.to_thread`, which nobody can stop or even tell from an idle one. So if there are threads here that are not the
+worker's own, what it has cut short is released last, too.
 """
 
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +52,11 @@ from msgspec import Struct
 
 from shigoto.app import Shigoto
 from shigoto.context import JobServices
-from shigoto.model.errors import DeclarationError, OptionInvalid, Unsupported
+from shigoto.model.errors import DeclarationError, OptionInvalid, StoreError, Unsupported
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis
 from shigoto.model.worker import Orders
+from shigoto.observe.events import WorkerLeaving
 from shigoto.observe.log import log_setup
 from shigoto.observe.tracing import Tracing
 from shigoto.schedule.declare import Declared
@@ -55,13 +74,16 @@ from shigoto.worker.runner import Runner
 from shigoto.worker.settler import Settler
 from shigoto.worker.starting import Lifespan
 from shigoto.worker.state import Repeated, WorkerState
-from shigoto.worker.stopping import StopSwitch
+from shigoto.worker.stopping import LEAST_PATIENCE, Stopped, StopSwitch
 from shigoto.worker.thread_pool import ThreadPool
 from shigoto.worker.ticker import Ticker
 
 if TYPE_CHECKING:
     from shigoto.notify.notifier import Notifier
 
+SOFT, CANCEL, RELEASE = 20 / 28, 25 / 28, 3 / 28  # of the stop time-out
+RETRY_PAUSE = 0.2  # seconds
+LAST_DELAY: Millis = 2_000
 ASK_EVERY = 60.0  # seconds between questions whether another worker can run jobs alone
 ALONE_FOR = 600.0  # seconds without one, until jobs that should run alone run beside others
 # A supervised worker has a child ready while it has work, although no task asks for one: when another runner dies, its
@@ -318,40 +340,80 @@ class WorkerParts:
     ) -> asyncio.Task[None]:
         return group.create_task(work, name=f"shigoto-{part}-{self.state.name}")
 
-    def stop_seeking(self) -> None:
-        """Look for no more work, and give back what has not been started."""
+    async def wind_down(self, timeout: float) -> None:
+        """Go through phases 0 to 2, as soon as nothing is held or on a hurry to their end; then end every part."""
+        switch = self.switch
         self.claimer.close()
         for task in self._seekers:
             task.cancel()
         for pool in self.pools:
             self.settler.release(pool.take_back())
-
-    def tell_stopping(self) -> None:
-        for pool in self.pools:
-            pool.tell_stopping()
-
-    def stop_handlers(self) -> None:
-        """Cancel what can be cancelled; what gives in is released."""
-        self.loop_pool.stop_all()
-        if self.process_pool is not None:
-            self.process_pool.stop_all()
-
-    async def end_handlers(self, patience: float) -> None:
-        """End strands and children for good; a handler on the event loop that does not give in is left behind."""
-        closing = [self.loop_pool.close(patience)]
-        closing += [self.process_pool.close(patience)] if self.process_pool is not None else []
-        await asyncio.gather(*closing)
-
-    def end(self) -> None:
+        # A worker that is recycled has run enough; what still runs is not disturbed until it is asked to stop.
+        while switch.reason == "recycled" and not (switch.asked or switch.hurried or self._idle()):
+            await switch.changed.wait(None)
+        began_at = self._time()
+        await self._until_idle(began_at + timeout * SOFT)
+        if not switch.hurried:
+            self.settler.be_careful(foreign_threads_alive)
+            self.loop_pool.stop_all()
+            if self.process_pool is not None:
+                self.process_pool.stop_all()
+            await self._until_idle(began_at + timeout * CANCEL)
         for task in (*self._seekers, *self._others, *([self._claiming] if self._claiming else [])):
             task.cancel()
 
-    def idle(self) -> bool:
+    async def leave(self, timeout: float) -> Stopped:
+        """Go through phase 3, when every part has ended."""
+        patience = max(LEAST_PATIENCE, timeout * RELEASE)
+        end, reason = self._time() + patience, self.switch.reason or "stopped"
+        self.settler.be_careful(foreign_threads_alive)
+        try:
+            closing = [self.loop_pool.close(patience / 3)]
+            closing += [self.process_pool.close(patience / 3)] if self.process_pool is not None else []
+            await asyncio.gather(*closing)
+            await self.lifespan.exit(patience / 3)
+            if reason != "fenced":
+                # If the store does not answer in time, what is still held comes back when the lease ends.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(end):
+                        await self._give_back_the_rest()
+        finally:
+            self.thread_pool.close()
+            self.settler.drop()
+        unreleased = 0 if reason == "fenced" else len(self.state.held)
+        return Stopped(reason=reason, unreleased=unreleased, running=self._running())
+
+    async def _until_idle(self, deadline: float) -> None:
+        while not self._idle() and not self.switch.hurried and (left := deadline - self._time()) > 0:
+            for pool in self.pools:
+                pool.tell_stopping()
+            await self.switch.changed.wait(left)
+
+    async def _give_back_the_rest(self) -> None:
+        """Settle what has ended, release what has not, and leave; again until the store answers."""
+        state, settler, told = self.state, self.settler, False
+        while True:
+            try:
+                await settler.flush()
+                self.thread_pool.close()
+                await settler.flush()
+                if not told:
+                    state.bus.publish(WorkerLeaving(state.name, self._running() + settler.held_back))
+                    told = True
+                settler.release_last(list(state.held.values()), LAST_DELAY)
+                await settler.flush()
+                await state.engine.arun(state.engine.leave(state.id))
+            except StoreError:
+                await asyncio.sleep(RETRY_PAUSE)
+            else:
+                return
+
+    def _idle(self) -> bool:
         """Return True if no claim is in flight and nothing is held that could still end by itself."""
         held = len(self.state.held) - self.settler.held_back
         return held <= 0 and (self._claiming is None or self._claiming.done())
 
-    def running(self) -> int:
+    def _running(self) -> int:
         return sum(running(pool) for pool in self.pools)
 
     def _flushed(self, delays: list[Millis]) -> None:
@@ -397,3 +459,11 @@ class WorkerParts:
 
     def _lose(self, lease: Lease) -> bool:
         return any(pool.lose(lease) for pool in self.pools)
+
+
+def foreign_threads_alive() -> bool:
+    """Return True if there are threads here that are not the worker's own."""
+    ours = (threading.main_thread(), threading.current_thread())
+    return any(
+        thread not in ours and not thread.name.startswith("shigoto-") for thread in threading.enumerate()
+    )

@@ -1,6 +1,6 @@
 """Requests to stop, and the base class of everything that runs until it is stopped.
 
-A worker stops in phases, which `worker.py` has.
+A worker stops in phases, which `parts.py` has.
 """
 
 import asyncio

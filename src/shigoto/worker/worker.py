@@ -13,28 +13,13 @@ interpreter lock for longer than the lease can cost it even that. `shigoto worke
 The path of a job: `claimer.py`, `runner.py`, `settler.py`, with `keeper.py` beside them. `parts.py` puts them
 together.
 
-The phases in which it stops:
-
-    phase 0  at once   no new claims; a claim in flight and what lies in the buffers is given back
-    phase 1  20/28     handlers see `ctx.stopping` and may end by themselves; beats and settlements go on
-    phase 2   5/28     async handlers and those in child processes are cancelled; those that give in are released
-    phase 3   3/28     child processes are killed; flush; then, as the very last commit, release what could not be
-                       stopped, with a delay that lets this process end first; then leave
-
-The parts are those of `stop_timeout`, 28 s unless told otherwise; each ends as soon as nothing is held any
-more. A second request leads straight to phase 3. A fenced worker has nothing to give back: it cancels, drops every
-result, and is gone.
-
-Never do two runs of a job overlap. An async handler that gave in may have left a thread at work behind, by
-`asyncio.to_thread`, which nobody can stop or even tell from an idle one. So if there are threads here that are not the
-worker's own, what it has cut short is released last, too.
+It stops in phases, which `parts.py` has.
 """
 
 import asyncio
 import logging
 import os
 import socket
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
@@ -44,12 +29,10 @@ from shigoto.app import Shigoto
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.text import storable
-from shigoto.model.time import Millis
 from shigoto.model.version import VERSION
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT, Announcement
 from shigoto.observe.events import (
     SchedulesDeclared,
-    WorkerLeaving,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -82,9 +65,6 @@ from shigoto.worker.state import Spawn, WorkerState, lease_clock, start_thread
 from shigoto.worker.stopping import LEAST_PATIENCE, Runnable, Stopped
 from shigoto.worker.ticker import Figures
 
-SOFT, CANCEL, RELEASE = 20 / 28, 25 / 28, 3 / 28
-RETRY_PAUSE = 0.2
-LAST_DELAY: Millis = 2_000
 logger = logging.getLogger("shigoto.worker")
 
 
@@ -315,10 +295,9 @@ class Worker(Runnable[Stopped]):
                     parts.start(group)
                     bus.publish(WorkerStopping(self.name, await self._switch.thrown()))
                     parts.aside("announce", self._announce_stop())
-                    await wind_down(parts, settings.stop_timeout)
-                    parts.end()
+                    await parts.wind_down(settings.stop_timeout)
             finally:
-                outcome = await leave(parts, max(LEAST_PATIENCE, settings.stop_timeout * RELEASE))
+                outcome = await parts.leave(settings.stop_timeout)
                 bus.publish(WorkerStopped(self.name, outcome.reason, outcome.unreleased, outcome.running))
         return outcome
 
@@ -350,80 +329,3 @@ class Worker(Runnable[Stopped]):
     def _tasks(self) -> dict[str, Task[..., Any]]:
         tasks = self._app.tasks.values()
         return {name: task for task in tasks for name in (task.name, *task.aliases)}
-
-
-async def wind_down(parts: WorkerParts, timeout: float) -> None:
-    """Go through phases 0 to 2; return as soon as nothing is held, or on a hurry."""
-    parts.stop_seeking()
-    await _until_asked(parts)
-    began_at = asyncio.get_running_loop().time()
-    await _until_idle(parts, began_at + timeout * SOFT)
-    if not parts.switch.hurried:
-        parts.settler.be_careful(foreign_threads_alive)
-        parts.stop_handlers()
-        await _until_idle(parts, began_at + timeout * CANCEL)
-
-
-async def leave(parts: WorkerParts, patience: float) -> Stopped:
-    """Go through phase 3, when every part has ended; it takes `patience` seconds at most."""
-    end = asyncio.get_running_loop().time() + patience
-    reason = parts.switch.reason or "stopped"
-    parts.settler.be_careful(foreign_threads_alive)
-    try:
-        await parts.end_handlers(patience / 3)
-        await parts.lifespan.exit(patience / 3)
-        if reason != "fenced":
-            # If the store does not answer in time, what is still held comes back when the lease ends.
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(end):
-                    await _give_back_the_rest(parts)
-    finally:
-        parts.thread_pool.close()
-        parts.settler.drop()
-    unreleased = 0 if reason == "fenced" else len(parts.state.held)
-    return Stopped(reason=reason, unreleased=unreleased, running=parts.running())
-
-
-def foreign_threads_alive() -> bool:
-    """Return True if there are threads here that are not the worker's own."""
-    ours = (threading.main_thread(), threading.current_thread())
-    return any(
-        thread not in ours and not thread.name.startswith("shigoto-") for thread in threading.enumerate()
-    )
-
-
-async def _until_asked(parts: WorkerParts) -> None:
-    """Wait while a recycled worker finishes what runs, until it is asked to stop."""
-    switch = parts.switch
-    while switch.reason == "recycled" and not (switch.asked or switch.hurried or parts.idle()):
-        await switch.changed.wait(None)
-
-
-async def _until_idle(parts: WorkerParts, deadline: float) -> None:
-    time, switch = asyncio.get_running_loop().time, parts.switch
-    while not parts.idle() and not switch.hurried:
-        left = deadline - time()
-        if left <= 0:
-            return
-        parts.tell_stopping()
-        await switch.changed.wait(left)
-
-
-async def _give_back_the_rest(parts: WorkerParts) -> None:
-    """Settle what has ended, release what has not, and leave; again until the store answers."""
-    state, engine, told = parts.state, parts.state.engine, False
-    while True:
-        try:
-            await parts.settler.flush()
-            parts.thread_pool.close()
-            await parts.settler.flush()
-            if not told:
-                state.bus.publish(WorkerLeaving(state.name, parts.running() + parts.settler.held_back))
-                told = True
-            parts.settler.release_last(list(state.held.values()), LAST_DELAY)
-            await parts.settler.flush()
-            await engine.arun(engine.leave(state.id))
-        except StoreError:
-            await asyncio.sleep(RETRY_PAUSE)
-        else:
-            return

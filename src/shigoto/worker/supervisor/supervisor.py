@@ -12,7 +12,7 @@ takes; a new one takes its place at once.
 
 A stop has `stop_timeout` seconds, 28 unless told otherwise:
 
-    at once          runners are asked to stop, and take up to two seconds less, in phases of their own (`worker.py`)
+    at once          runners are asked to stop, and take up to two seconds less, in phases of their own (`parts.py`)
     one second left  what is still there is killed. It is dead now, so what it held can be given back: no overlap
     none left        the watchdog ends this process, even if the store does not answer
 
