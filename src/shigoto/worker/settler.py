@@ -64,6 +64,7 @@ class Settler:
         self._waiting: list[EndedRun] = []
         self._sending: list[EndedRun] = []
         self._busy: list[EndedRun] = []
+        self._apart = 0  # so many of those that wait are sent one by one
         self._outwaiting: asyncio.Task[None] | None = None
         self._wakeup = Wakeup()
         self._trouble = Trouble(state, "settler")
@@ -210,11 +211,16 @@ class Settler:
             self._sending = []
             return
         if not self._sending:
-            count = _portion(self._waiting)
+            count = 1 if self._apart else _portion(self._waiting)
             self._sending, self._waiting = self._waiting[:count], self._waiting[count:]
         batch = self._sending
         try:
-            verdicts = await self._settle(batch)
+            if self._apart:
+                ended, verdicts = await self._settle_somehow(batch[0])
+                batch = [ended]
+            else:
+                verdicts = await self._settle(batch)
+            fates = await self._fates(batch, verdicts)
         except StoreBusy:
             if len(batch) > 1:
                 raise
@@ -222,36 +228,25 @@ class Settler:
         except StoreError:
             raise
         except Exception as error:
-            logger.warning("%d settlements cannot be stored together: %r; now one by one", len(batch), error)
-            await self._send_each()
+            self._sending = []
+            if not self._apart:
+                logger.warning(
+                    "%d settlements cannot be stored together: %r; now one by one", len(batch), error
+                )
+                self._apart, self._waiting = len(batch), [*batch, *self._waiting]
+                return
+            lease = batch[0][0]
+            logger.exception(
+                "The end of job %d cannot be stored in any form; the store gives the job back",
+                lease.number,
+                extra=about(lease),
+            )
+            # Not held any more, the next beats disown it, and the store releases it.
+            self._state.held.pop(lease.number, None)
         else:
-            fates = await self._fates(batch, verdicts)
             self._sending = []
             self._conclude(batch, verdicts, fates)
-
-    async def _send_each(self) -> None:
-        while self._sending:
-            ended = self._sending[0]
-            try:
-                ended, verdicts = await self._settle_somehow(ended)
-                fates = await self._fates([ended], verdicts)
-            except StoreBusy:
-                self._busy, self._sending = [*self._busy, ended], self._sending[1:]
-            except StoreError:
-                raise
-            except Exception:
-                lease = ended[0]
-                logger.exception(
-                    "The end of job %d cannot be stored in any form; the store gives the job back",
-                    lease.number,
-                    extra=about(lease),
-                )
-                # Not held any more, the next beats disown it, and the store releases it.
-                self._state.held.pop(lease.number, None)
-                self._sending = self._sending[1:]
-            else:
-                self._sending = self._sending[1:]
-                self._conclude([ended], verdicts, fates)
+        self._apart = max(0, self._apart - 1)
 
     async def _settle_somehow(self, ended: EndedRun) -> tuple[EndedRun, list[Verdict]]:
         """Settle one by itself; if the store cannot write it, without progress and log, or else as failed."""
