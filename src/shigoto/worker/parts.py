@@ -310,7 +310,7 @@ class WorkerParts:
         self._needs_child = any(task.executor == "process" for task in tasks.values())
         self._time = asyncio.get_running_loop().time
         self._ready_child_from = self._time() + READY_CHILD_AFTER if settings.supervised else inf
-        self._group: asyncio.TaskGroup | None = None
+        self._group: asyncio.TaskGroup
         self._seekers: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
         self._claiming: asyncio.Task[None] | None = None
@@ -325,20 +325,17 @@ class WorkerParts:
             self.aside("exclusive-jobs", self._exclusive_jobs.run())
         if self.process_pool is not None and self._needs_child:
             self.process_pool.keep_child_ready(inf)
-        self._claiming = self._begin(group, "claimer", self.claimer.run(self.kinds))
+        self._claiming = self._begin("claimer", self.claimer.run(self.kinds))
         self._claiming.add_done_callback(lambda _: self.switch.changed.ring())
         self._seekers = [
-            self._begin(group, name, part.run()) for name, part in self._seeking.items() if part is not None
+            self._begin(name, part.run()) for name, part in self._seeking.items() if part is not None
         ]
 
     def aside(self, part: str, work: Coroutine[Any, Any, None]) -> None:
-        if self._group is not None:
-            self._others.append(self._begin(self._group, part, work))
+        self._others.append(self._begin(part, work))
 
-    def _begin(
-        self, group: asyncio.TaskGroup, part: str, work: Coroutine[Any, Any, None]
-    ) -> asyncio.Task[None]:
-        return group.create_task(work, name=f"shigoto-{part}-{self.state.name}")
+    def _begin(self, part: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._group.create_task(work, name=f"shigoto-{part}-{self.state.name}")
 
     async def wind_down(self, timeout: float) -> None:
         """Go through phases 0 to 2, as soon as nothing is held or on a hurry to their end; then end every part."""

@@ -1,12 +1,5 @@
 """The means by which the processes of one worker start, find the app, exchange messages and end together.
 
-    Source       the app, by the name under which another process can import it
-    launch       a process is started, and its end is told in words
-    die_with_parent, prefer_oom_kill
-                 a process dies with its parent, and before it
-    Inbox        messages on a stream of bytes: four bytes of length, then msgpack
-    RunningJobs  the jobs that run, in memory that a supervisor can read after the death of their process
-
 All processes of a worker import this file, so it imports nothing that only one of them needs.
 """
 

@@ -1,13 +1,4 @@
-"""The start of a worker: its options, its store, the app's lifespan, and its memory.
-
-checked_…       what a worker may be told, and what holds if it is told nothing
-expect_ready    asks the store whether it is there, is made for this release, and lets a worker do no more than work
-declare         tells the store of the schedules that the code declares
-announce        tells the store of the worker itself
-Lifespan        holds open what the app opens for its handlers
-keep_freed_memory, collect_rarely
-                freed memory stays for the next claim, and garbage is looked for less often
-"""
+"""The start of a worker: its options, its store, the app's lifespan, and its memory."""
 
 import asyncio
 import gc

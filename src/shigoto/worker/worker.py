@@ -276,7 +276,21 @@ class Worker(Runnable[Stopped]):
         self._app.exporters.begin()
         if self._app.tracing is not None:
             self._app.tracing.prepare()
-        self._tell_started()
+        bus.publish(
+            WorkerStarted(
+                self.name,
+                self.id,
+                settings.queues,
+                settings.concurrency,
+                settings.threads,
+                children=self._children(),
+                supervised=settings.supervised,
+            )
+        )
+        if self._declared:
+            bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))
+        if settings.beats == "thread" and not settings.supervised:
+            logger.info("Worker %s has no supervisor: it beats from a thread of this process", self.name)
         parts = self._parts = WorkerParts(
             state,
             self._tasks(),
@@ -300,24 +314,6 @@ class Worker(Runnable[Stopped]):
                 outcome = await parts.leave(settings.stop_timeout)
                 bus.publish(WorkerStopped(self.name, outcome.reason, outcome.unreleased, outcome.running))
         return outcome
-
-    def _tell_started(self) -> None:
-        settings = self._settings
-        self._app.bus.publish(
-            WorkerStarted(
-                self.name,
-                self.id,
-                settings.queues,
-                settings.concurrency,
-                settings.threads,
-                children=self._children(),
-                supervised=settings.supervised,
-            )
-        )
-        if self._declared:
-            self._app.bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))
-        if settings.beats == "thread" and not settings.supervised:
-            logger.info("Worker %s has no supervisor: it beats from a thread of this process", self.name)
 
     async def _announce_stop(self) -> None:
         """Show in the store that this worker takes no more jobs; if that fails, the stop goes on."""

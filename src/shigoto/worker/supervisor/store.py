@@ -72,7 +72,7 @@ class SupervisorStore:
         self._bus = bus
         self._stats_every = stats_every
         self._probes: dict[str, Probe] | None = {} if probes else None
-        self._stations: dict[str, WorkerState] = {}
+        self._states: dict[str, WorkerState] = {}
         self._newest: WorkerState | None = None
         self._sweepers: dict[str, Sweeper] = {}
         self._unknown_after: dict[str, Millis | None] = {}
@@ -82,9 +82,9 @@ class SupervisorStore:
 
     def state(self, hello: RunnerHello) -> WorkerState:
         """Return the state for the store of this runner, which is swept from now on."""
-        state = self._stations.get(hello.url)
+        state = self._states.get(hello.url)
         if state is None:
-            state = self._stations[hello.url] = self._open(hello)
+            state = self._states[hello.url] = self._open(hello)
         return state
 
     def serve(self, hello: RunnerHello) -> WorkerState:
@@ -131,12 +131,12 @@ class SupervisorStore:
         if self._reporter is not None:
             self._reporter.flush(FLUSHED_WITHIN)
             atexit.unregister(self._reporter.flush)
-        for state in self._stations.values():
+        for state in self._states.values():
             state.close()
 
     def _jobs(self, ids: Sequence[UUID]) -> list[Job | None]:
         found: dict[UUID, Job] = {}
-        for state in list(self._stations.values()):
+        for state in list(self._states.values()):
             engine = state.engine
             found |= {job.id: job for job in engine.run(engine.get(list(ids))) if job is not None}
         return [found.get(id) for id in ids]

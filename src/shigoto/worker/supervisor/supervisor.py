@@ -166,13 +166,6 @@ class SupervisorSettings(Struct, frozen=True, kw_only=True):
         return [name] if self.processes == 1 else [f"{name}-{number}" for number in numbers]
 
 
-class SupervisorExit(Struct, frozen=True):
-    """The exit code, and why the first runners could not begin, if they could not."""
-
-    code: int
-    failed: StartFailed | None = None
-
-
 def supervise(start: Start, settings: SupervisorSettings, tell: Callable[[StartFailed], None]) -> int:
     """Run runner processes until told to stop, and return the exit code. For the main thread of a process that ends
     afterwards: signals that come later are ignored.
@@ -187,13 +180,13 @@ def supervise(start: Start, settings: SupervisorSettings, tell: Callable[[StartF
         supervisor = Supervisor(start, settings, watchdog, orphans)
         # Never another kind of loop: this one hears signals whatever happens, and needs nothing that is not there.
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            outcome = runner.run(supervisor.run())
-        watchdog.code = outcome.code
+            runner.run(supervisor.run())
+        watchdog.code = supervisor.code
         watchdog.allow(CLOSING_SECONDS)
         supervisor.leave()
-        if outcome.failed is not None:
-            tell(outcome.failed)
-    return outcome.code
+        if supervisor.failed is not None:
+            tell(supervisor.failed)
+    return supervisor.code
 
 
 def room_for_runners(stop_timeout: float) -> float:
@@ -202,7 +195,10 @@ def room_for_runners(stop_timeout: float) -> float:
 
 
 class Supervisor:
-    """Holds the slots of runners. For one run, on the event loop of the main thread."""
+    """Holds the slots of runners. For one run, on the event loop of the main thread.
+
+    `code` is the exit code, `failed` why the first runners could not begin, if they could not.
+    """
 
     def __init__(
         self, start: Start, settings: SupervisorSettings, watchdog: Watchdog, orphans: Orphans
@@ -239,12 +235,12 @@ class Supervisor:
         self._level = 0
         self._limit = inf
         self._was_ready = False
-        self._code = 0
-        self._failed: StartFailed | None = None
+        self.code = 0
+        self.failed: StartFailed | None = None
         self._store: SupervisorStore
         self._loop: asyncio.AbstractEventLoop
 
-    async def run(self) -> SupervisorExit:
+    async def run(self) -> None:
         """Keep every slot filled, until all of them are given up."""
         self._loop = asyncio.get_running_loop()
         with self._signals(), self._ready_file:
@@ -267,11 +263,10 @@ class Supervisor:
                 room = max(self._settings.stop_timeout, LEAST)
                 patience = min(self._limit, self._loop.time() + room) - REPORT_BEFORE
                 if not await self._store.close(max(0.0, patience - self._loop.time())):
-                    self._code = 1
+                    self.code = 1
                 await self._orphans.end(self._reaper.expected)
                 for task in watching:
                     task.cancel()
-        return SupervisorExit(self._code, self._failed)
 
     def leave(self) -> None:
         self._store.leave()
@@ -349,7 +344,7 @@ class Supervisor:
         ended, failed = runner.ended, runner.failed
         if self._level or (ended is not None and ended.reason == "drained"):
             if ended is not None and ended.reason == "fenced":
-                self._code = 1
+                self.code = 1
             return None
         if failed is None:
             if ended is not None and ended.reason == "fenced" and not runner.is_replaced:
@@ -370,7 +365,7 @@ class Supervisor:
         return pause
 
     def _give_up(self, failed: StartFailed) -> None:
-        self._code, self._failed = 1, self._failed or failed
+        self.code, self.failed = 1, self.failed or failed
         self.stop()
 
     def _clear_up(self, runner: RunnerProcess, pause: float | None) -> None:
