@@ -290,10 +290,11 @@ class LoopPool(Pool):
 
     def _make_strand(self) -> None:
         strand = Strand(self, self._indexes.pop())
+        # Not with the context variables of a strand, which may have made this one.
         strand.task = self._loop.create_task(
             self._work(strand),
             name=f"shigoto-strand-{len(self._strands) + 1}",
-            context=self._variables.copy(),  # not that of a strand, which may have made this one
+            context=self._variables.copy(),
         )
         strand.task.add_done_callback(lambda _: self._ended(strand))
         self._strands[strand] = None

@@ -133,8 +133,9 @@ def about(lease: Lease) -> dict[str, Mapping[str, object]]:
 
 
 def _fields(id: UUID, job: Context | Lease) -> Mapping[str, object]:
+    # to_builtins() gives the same as str(), in a fifth of the time.
     return {
-        "job_id": to_builtins(id),  # the same as str() of it, in a fifth of the time
+        "job_id": to_builtins(id),
         "number": job.number,
         "task": job.task,
         "queue": job.queue,

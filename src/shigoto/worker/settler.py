@@ -172,9 +172,8 @@ class Settler:
                 except StoreError:
                     continue  # still locked, or the others tell of it
                 except Exception:
-                    self._waiting += [
-                        ended for ended in batch if ended in self._busy
-                    ]  # one of them is nonsense
+                    # One of them cannot be written.
+                    self._waiting += [ended for ended in batch if ended in self._busy]
                     self._busy.clear()
                     self._wakeup.ring()
                     continue

@@ -232,9 +232,8 @@ class Ticker(Repeated):
         engine = self._state.engine
         try:
             done = await self._stored([step.change for step in steps])
-        except (
-            StoreError
-        ):  # which no schedule is to blame for: a value that cannot be stored is another error
+        except StoreError:
+            # No schedule is to blame for it: a value that cannot be stored is another error.
             raise
         except Exception as error:
             if len(steps) > 1:
