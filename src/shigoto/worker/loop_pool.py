@@ -50,25 +50,6 @@ class Strand:
     `limited` is still there at `late_at`, by the worker's clock, it has passed its hard limit unhindered.
     """
 
-    __slots__ = (
-        "_hard_at",
-        "_kept_stopping",
-        "_pool",
-        "_softly",
-        "_told",
-        "cancels",
-        "index",
-        "late_at",
-        "lease",
-        "limit_at",
-        "limited",
-        "signals",
-        "task",
-        "variables",
-        "wanted",
-        "worn",
-    )
-
     task: asyncio.Task[None]
 
     def __init__(self, pool: "LoopPool", index: int) -> None:

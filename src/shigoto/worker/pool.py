@@ -137,8 +137,6 @@ class WorkKind:
     """One kind of work that a pool asks the store for: jobs of these tasks, and of them those that must run alone,
     those that need not, or both (None)."""
 
-    __slots__ = ("alone", "pool", "tasks")
-
     def __init__(self, pool: Pool, tasks: Sequence[str], *, alone: bool | None) -> None:
         self.pool = pool
         self.tasks = tuple(tasks)

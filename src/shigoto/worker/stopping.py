@@ -171,8 +171,6 @@ class Runnable(ABC, Generic[T_co]):
 class Wakeup:
     """A doorbell for one waiter on one event loop. A ring while nobody waits is kept; many count as one."""
 
-    __slots__ = ("_event",)
-
     def __init__(self) -> None:
         self._event = asyncio.Event()
 

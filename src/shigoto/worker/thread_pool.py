@@ -53,8 +53,6 @@ class ThreadSlot:
     `limit_at` is for the lease `limited`: by the time the event loop looks, the thread may have gone on to another.
     """
 
-    __slots__ = ("_pool", "index", "lease", "limit_at", "limited", "signals", "thread", "wanted")
-
     thread: threading.Thread
 
     def __init__(self, pool: "ThreadPool", index: int) -> None:
