@@ -232,21 +232,17 @@ class ChildProcess:
         data = receive(self._line)
         if data is None:
             return False
-        if data and self._understood(data):
-            return True
+        if data:
+            try:
+                for news in self._inbox.feed(data):
+                    self._hear(self, news)
+                return True
+            except BrokenLine:
+                # A handler has written to a file that is not its own: nothing this child says can be trusted.
+                self.kill()
         self._loop.remove_reader(self._line)
         self._await_death()
         return False
-
-    def _understood(self, data: bytes) -> bool:
-        try:
-            for news in self._inbox.feed(data):
-                self._hear(self, news)
-        except BrokenLine:
-            # A handler has written to a file that is not its own: nothing this child says can be trusted.
-            self.kill()
-            return False
-        return True
 
     def _await_death(self) -> None:
         """Reap the process: its socket has ended, so the process has or soon will, or it cannot be reached any more."""

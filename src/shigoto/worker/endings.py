@@ -109,16 +109,6 @@ def silent(settlement: Settlement) -> Settlement:
     return structs.replace(settlement, progress=None, progress_text=None, log=None)
 
 
-def instead_of(settlement: Settlement, other: Settlement) -> Settlement:
-    """Return another end of the same run, with its progress and log."""
-    return structs.replace(
-        other,
-        progress=settlement.progress,
-        progress_text=settlement.progress_text,
-        log=settlement.log,
-    )
-
-
 def unstorable(lease: Lease, settlement: Settlement, error: Exception) -> Settlement:
     """Return the end that replaces one which the store cannot write; final, or it would come back."""
     done = settlement.ending is Ending.COMPLETED

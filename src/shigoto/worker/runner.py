@@ -380,7 +380,12 @@ class Runner:
         try:
             return redaction.settlement(settlement, MAX_PAYLOAD)
         except ResultInvalid as error:
-            return endings.instead_of(settlement, self._refused(lease, error, FailureKind.RESULT_INVALID))
+            return structs.replace(
+                self._refused(lease, error, FailureKind.RESULT_INVALID),
+                progress=settlement.progress,
+                progress_text=settlement.progress_text,
+                log=settlement.log,
+            )
 
     def _undone(self, lease: Lease, plan: TaskPlan, why: str) -> Settlement:
         """Return the end of a run that returned although its transaction was not committed."""

@@ -19,10 +19,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
-    """How a worker ended: it was stopped, had nothing left to do, had run as many jobs as it should, or was fenced.
+    """The end of a worker: it was stopped, had nothing left to do, had run as many jobs as it should, or was fenced.
 
     `unreleased` jobs could not be given back, and come back when its lease ends; `running` handlers could not
-    be stopped, and are still at it.
+    be stopped, and still run.
     """
 
     reason: Reason
@@ -36,11 +36,10 @@ class Stopped(Struct, frozen=True, kw_only=True):
 
 
 class StopSwitch:
-    """Thrown once, it asks a worker to stop; thrown twice, to hurry. For the event loop only.
+    """The request to stop a worker (thrown once) and to hurry (thrown twice). For the event loop only.
 
-    A worker that stops by itself, because it is done, is in a hurry only if somebody asks twice; `asked` says that
-    somebody has. `changed` is for
-    the one who waits: it rings when the switch is thrown, and when there is less left to wait for.
+    A worker may also stop by itself, because it is done; then `asked` is False, and a first request is no hurry.
+    `changed` rings when the switch is thrown, and when there is less left to wait for.
     """
 
     def __init__(self) -> None:

@@ -158,7 +158,7 @@ class RunnerMain:
         left_to_the_supervisor = [
             number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN
         ]
-        return {signal.SIGTERM: partial(self.stop, 1), **dict.fromkeys(left_to_the_supervisor, _do_nothing)}
+        return {signal.SIGTERM: partial(self.stop, 1), **dict.fromkeys(left_to_the_supervisor, lambda: None)}
 
     def _listen(self) -> None:
         """Do what the supervisor says, in a thread of its own: the event loop may be blocked.
@@ -294,9 +294,6 @@ def _identity(fd: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _do_nothing() -> None: ...
 
 
 if __name__ == "__main__":

@@ -222,21 +222,16 @@ async def end_groups(groups: Collection[int]) -> None:
     left = {group for group in groups if group > 1 and group != os.getpgrp()}
 
     def kill() -> set[int]:
-        # Never a group that was empty before: another one may have its number by now.
-        left.intersection_update([group for group in left if _killed(group)])
+        for group in list(left):
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                # It is empty (some systems say the latter), and another one may have its number soon.
+                left.discard(group)
         return left
 
     if await host.until_gone(kill):
         logger.warning("Processes of a dead runner cannot be ended: groups %s", sorted(left))
-
-
-def _killed(group: int) -> bool:
-    """Kill a process group, and return False if it was empty; the dead count until they are reaped."""
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # some systems say the latter of the dead
-        return False
-    return True
 
 
 class WhyNot(Struct, frozen=True):
