@@ -607,10 +607,7 @@ def _in_a_program(folder: Path, text: str, traces: str = "Traces()") -> str:
     return done.stdout.strip()
 
 
-def test_where_opentelemetry_keeps_its_context_need_not_be_known(
-    app: Shigoto, heard: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shigoto.observe.tracing.VARIABLE", ("not", "there"))
+def test_jobs_are_in_a_trace_only_while_they_run(app: Shigoto, heard: Sink) -> None:
     with inside():
         app.tasks["greet"].enqueue("Ada")
     with inside(sampled=False):

@@ -25,15 +25,14 @@ logger = logging.getLogger("shigoto.observe")
 class _Subscription:
     """One act of subscribing; the same function may subscribe twice, and is then called twice."""
 
-    __slots__ = ("anywhere", "ended", "fn", "in_batches", "kinds")
+    __slots__ = ("ended", "fn", "in_batches", "kinds")
 
     def __init__(
-        self, fn: Callable[[Any], None], kinds: tuple[type[Event], ...], *, in_batches: bool, anywhere: bool
+        self, fn: Callable[[Any], None], kinds: tuple[type[Event], ...], *, in_batches: bool
     ) -> None:
         self.fn = fn
         self.kinds = kinds
         self.in_batches = in_batches
-        self.anywhere = anywhere
         self.ended = False
 
 
@@ -64,35 +63,30 @@ class Bus:
         self._listeners: dict[type[Event], _Listeners] = {}
 
     @overload
-    def subscribe(self, fn: Callable[[Event], None], /, *, anywhere: bool = False) -> Unsubscribe: ...
+    def subscribe(self, fn: Callable[[Event], None], /) -> Unsubscribe: ...
     @overload
-    def subscribe(
-        self, fn: Callable[[E], None], /, *kinds: type[E], anywhere: bool = False
-    ) -> Unsubscribe: ...
-    def subscribe(
-        self, fn: Callable[[Any], None], /, *kinds: type[Event], anywhere: bool = False
-    ) -> Unsubscribe:
+    def subscribe(self, fn: Callable[[E], None], /, *kinds: type[E]) -> Unsubscribe: ...
+    def subscribe(self, fn: Callable[[Any], None], /, *kinds: type[Event]) -> Unsubscribe:
         """Call `fn` with every event of these kinds (none named: all) until the returned function is called.
 
-        `fn` runs on the event loop and must not block. Unsubscribing twice is fine. With `anywhere` it does not mind
-        being called inside of the trace of a job: it makes no spans and stores no jobs.
+        `fn` runs on the event loop and must not block. Unsubscribing twice is fine.
         """
-        return self._subscribed(fn, kinds or (Event,), in_batches=False, anywhere=anywhere)
+        return self._subscribed(fn, kinds or (Event,), in_batches=False)
 
     def subscribe_batches(self, fn: Callable[[Sequence[E]], None], kind: type[E], /) -> Unsubscribe:
         """The same for whoever takes all events of this kind at once that come at once, as completions do: a call for
         each of ninety thousand a second has its price. What `fn` raises costs it the whole batch."""
-        return self._subscribed(fn, (kind,), in_batches=True, anywhere=False)
+        return self._subscribed(fn, (kind,), in_batches=True)
 
     def _subscribed(
-        self, fn: Callable[[Any], None], kinds: tuple[type[Event], ...], *, in_batches: bool, anywhere: bool
+        self, fn: Callable[[Any], None], kinds: tuple[type[Event], ...], *, in_batches: bool
     ) -> Unsubscribe:
         # A subscriber that asks a cancelled future for its result raises this, and it must not look as if the worker's
         # own task were cancelled. Imported here: whoever only enqueues needs no asyncio.
         from asyncio import CancelledError
 
         self._failures = (Exception, CancelledError)
-        subscription = _Subscription(fn, kinds, in_batches=in_batches, anywhere=anywhere)
+        subscription = _Subscription(fn, kinds, in_batches=in_batches)
         self._subscriptions.append(subscription)
         self._changed()
 
@@ -110,10 +104,6 @@ class Bus:
     def wants(self, kind: type[Event]) -> bool:
         """Whether anybody would hear an event of exactly this kind."""
         return self.active and bool(self._listening_to(kind).of_one)
-
-    def minds(self, kind: type[Event]) -> bool:
-        """Whether anybody would hear it who minds being called inside of the trace of a job."""
-        return self.active and any(not s.anywhere for s in self._listening_to(kind).of_many)
 
     def publish(self, event: Event) -> None:
         if not self.active:

@@ -250,7 +250,7 @@ def log_events(bus: Bus) -> None:
         bus.subscribe(_write, *(kind for kind in _SENTENCES if kind not in PER_JOB))
         if logger.isEnabledFor(logging.INFO):
             lines = JobLines(logger, _record_of, _write)
-            bus.subscribe(lines.started, events.JobStarted, anywhere=True)
+            bus.subscribe(lines.started, events.JobStarted)
             bus.subscribe_batches(lines.completed, events.JobCompleted)
 
 

@@ -126,7 +126,7 @@ class EventCounters:
 
     def watch(self, bus: Bus) -> Unsubscribe:
         """Count what happens there from now on, until the returned function is called."""
-        ends = [bus.subscribe(fn, kind, anywhere=True) for kind, fn in self._heard().items()]
+        ends = [bus.subscribe(fn, kind) for kind, fn in self._heard().items()]
         ends.append(bus.subscribe_batches(self._completed, events.JobCompleted))
 
         def stop() -> None:

@@ -18,11 +18,11 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar, Token
+from contextvars import Token
 from random import random
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec import DecodeError, Struct, json
 from msgspec.structs import replace
@@ -131,21 +131,9 @@ def _fields(meta: str) -> dict[str, object]:
 
 
 API, CONTEXT = "opentelemetry.trace", "opentelemetry.context"
-VARIABLE = (
-    "_RUNTIME_CONTEXT",
-    "_current_context",
-)  # private in name only: `attach` and `detach` take ten times as long
 FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
 
 logger = logging.getLogger("shigoto.observe")
-
-
-class Resting(NamedTuple):
-    """How a task is kept out of traces: by what this variable is, and what it was before."""
-
-    current: ContextVar[Any]
-    inside: object
-    outside: object
 
 
 class Asked(Struct, frozen=True):
@@ -165,7 +153,8 @@ class Tracing:
         self._broken = False
         self._opening = Lock()
         self._spans: Spans | None = None
-        self._current: ContextVar[Context] | ByApi | None = None
+        # OpenTelemetry's module of contexts, once a part of the program has imported it.
+        self._contexts: Any = None
         self._unrecorded: Context
 
     def rule(self) -> None:
@@ -186,9 +175,9 @@ class Tracing:
 
     def begin(self, specs: Sequence[JobSpec], asked: Asked | None = None) -> "Storing | None":
         """The spans of jobs that are about to be stored, with the specs to store instead; None for most jobs."""
-        if self._current is None and CONTEXT in sys.modules:
-            self._find_current()
-        if self._current is None and asked is None and not self._share:
+        if self._contexts is None and CONTEXT in sys.modules:
+            self._find_contexts()
+        if self._contexts is None and asked is None and not self._share:
             return None
         try:
             place = self._place()
@@ -202,60 +191,44 @@ class Tracing:
             self._complain(error)
             return None
 
-    def rest(self) -> Resting | None:
-        """From now on, what runs in this task without a trace of its own is left out; to say so for every job costs
-        more. Returns what was set for that; None if it is not known how."""
-        current = self._current
-        if not isinstance(current, ContextVar):
-            return None
-        from opentelemetry.context import Context
-
-        before = current.get(None)
-        current.set(self._unrecorded)
-        return Resting(current, self._unrecorded, Context() if before is None else before)
-
     def enter(self, lease: Lease) -> "RunSpan | Token[Context] | None":
-        """A handler is about to be called, in this thread or task: from now on its spans are below that of the run."""
-        if self._current is None and CONTEXT in sys.modules:
-            self._find_current()
-        meta, current = lease.meta, self._current
-        if meta is None or MARK not in meta:
-            # Samplers that heed a parent leave out whatever the handler does, too.
-            if current is None or current.get(None) is self._unrecorded:
-                return None
-            return current.set(self._unrecorded)
+        """Put what this thread or task does from now on below the span of a run, until `leave`. If the job has no
+        trace that is recorded, below one that is not: samplers that heed a parent then leave out what the handler does.
+        None if OpenTelemetry is not even imported."""
+        if self._contexts is None and CONTEXT in sys.modules:
+            self._find_contexts()
+        contexts, meta = self._contexts, lease.meta
         try:
-            carrier = carried(meta)
-            if carrier is None or (current is None and not carrier.sampled):
-                return None if current is None else current.set(self._unrecorded)
+            carrier = None if meta is None or MARK not in meta else carried(meta)
+            if carrier is None or (contexts is None and not carrier.sampled):
+                if contexts is None:
+                    return None
+                outside: Token[Context] = contexts.attach(self._unrecorded)
+                return outside
             return self._opened().running(lease, carrier)
         except Exception as error:
             self._complain(error)
             return None
 
     def leave(self, entered: "RunSpan | Token[Context]", lease: Lease, settlement: Settlement) -> None:
-        """The handler that `enter` was told of has ended so."""
+        """End the span of a run; the place in a trace is again what it was before `enter`, whatever the handler did."""
         try:
-            if isinstance(entered, Token) and self._current is not None:
-                self._current.reset(entered)
-            elif not isinstance(entered, Token):
+            if isinstance(entered, Token):
+                self._contexts.detach(entered)
+            else:
                 entered.ended(lease, settlement)
         except Exception as error:
             self._complain(error)
 
-    def _find_current(self) -> None:
-        """Find out where OpenTelemetry, which somebody has imported, keeps the current place in a trace."""
+    def _find_contexts(self) -> None:
         from shigoto.observe.otel import unrecorded
 
-        found: Any = sys.modules[CONTEXT]
-        for name in VARIABLE:
-            found = getattr(found, name, None)
         self._unrecorded = unrecorded()
-        self._current = found if isinstance(found, ContextVar) else ByApi(sys.modules[CONTEXT])
+        self._contexts = sys.modules[CONTEXT]
 
     def _place(self) -> "SpanContext | None":
         """Where in a trace this is; None if in none."""
-        if self._current is None or not self._current.get(None):
+        if self._contexts is None or not self._contexts.get_current():
             return None
         place: SpanContext = sys.modules[API].get_current_span().get_span_context()
         return place if place.is_valid else None
@@ -281,7 +254,7 @@ class Tracing:
                     from shigoto.observe.otel import Spans
 
                     spans = self._spans = Spans(self.settings, rules=self._rules)
-                    self._find_current()
+                    self._find_contexts()
                     if not self._rules:
                         import atexit
 
@@ -299,27 +272,6 @@ class Tracing:
 def asked_by(name: str, headers: Mapping[str, str]) -> Asked:
     """What the headers of a request say of its trace."""
     return Asked(name, read(headers.get(TRACEPARENT), headers.get(TRACESTATE)))
-
-
-class ByApi:
-    """Where the current place in a trace is kept, if we do not know: asked and told as OpenTelemetry has it."""
-
-    def __init__(self, api: Any) -> None:
-        self._api = api
-
-    def get(self, default: None) -> "Context | None":
-        """What is current."""
-        current: Context = self._api.get_current()
-        return current or default
-
-    def set(self, context: "Context") -> "Token[Context]":
-        """Make it current."""
-        token: Token[Context] = self._api.attach(context)
-        return token
-
-    def reset(self, token: "Token[Context]") -> None:
-        """Make current what was."""
-        self._api.detach(token)
 
 
 class Untraced:

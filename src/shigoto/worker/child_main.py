@@ -102,7 +102,7 @@ class ChildOutput:
                 self._speaking = False
 
     def _fall_silent(self) -> None:
-        """Processes that handlers fork have this socket too, and must not speak in our name."""
+        """Send nothing more: processes that handlers fork have this socket too."""
         self._mute = True
         self._lock = threading.RLock()
 
@@ -129,16 +129,13 @@ class ChildRun:
         """The worker watches the time."""
 
     def is_about(self, order: Tell | Warn | Halt) -> bool:
-        """Whether the order is for this run."""
         return (order.number, order.token) == (self.job.number, self.job.token)
 
     def cancel(self) -> None:
-        """Cancel the run, on its event loop."""
         self.cancels += 1
         self.task.cancel()
 
     def tell_progress(self) -> None:
-        """Send the newest progress, if there is any."""
         signals = self.signals
         if signals.progress_changed:
             signals.progress_changed = False
@@ -164,7 +161,6 @@ class Child:
         self._child_run: ChildRun | None = None
 
     def live(self) -> int:
-        """Load the app, run jobs, and return the exit code."""
         threading.Thread(target=self._listen, name="shigoto-listen", daemon=True).start()
         begin = self._queue.get()
         if not isinstance(begin, StartChild):
@@ -188,7 +184,8 @@ class Child:
         if begin.log is not None:
             configure_logging(format=begin.log.format, level=begin.log.level, fields=job_fields, hide=hidden)
         app = begin.source.load()
-        lifespan = self._loop.run_until_complete(self._lifespan_of(app))
+        # If it breaks, there are no more jobs: the worker starts another child.
+        lifespan = Lifespan(app.enter_lifespan, lambda: self._queue.put(Leave()))
         state = self._loop.run_until_complete(lifespan.enter())
         services = JobServices(app.engine, begin.worker, state, self._interrupts.shield)
         tasks = {name: task for task in app.tasks.values() for name in (task.name, *task.aliases)}
@@ -199,16 +196,11 @@ class Child:
             tasks,
             Random(),
             services=services,
-            signals=self._signals,
+            signals=lambda: Signals() if self._child_run is None else self._child_run.signals,
             guard=self._interrupts,
             tracing=app.tracing,
         )
         return app, lifespan, runner
-
-    async def _lifespan_of(self, app: Shigoto) -> Lifespan:
-        """Made on the event loop that it will live on. If it breaks, there are no more jobs: the worker starts another
-        child."""
-        return Lifespan(app.enter_lifespan, lambda: self._queue.put(Leave()))
 
     def _serve(self, app: Shigoto, runner: Runner) -> None:
         self._output.send(ChildReady())
@@ -239,11 +231,8 @@ class Child:
                 os.write(self._crash_report, traceback.format_exc().encode("utf-8", "backslashreplace"))
                 os._exit(1)
 
-    def _signals(self) -> Signals:
-        return Signals() if self._child_run is None else self._child_run.signals
-
     def _listen(self) -> None:
-        """Listen until the worker is gone; then nobody wants us any more, whatever we are doing."""
+        """Obey the worker until it is gone, then end the process, whatever it is doing."""
         inbox, line = Inbox[ChildOrder](ChildOrder), self._output.line
         selector = selectors.DefaultSelector()
         selector.register(line, selectors.EVENT_READ)
@@ -255,15 +244,12 @@ class Child:
                         return
                     for order in inbox.feed(data):
                         self._obey(order)
-                self._tick()
+                child_run = self._child_run
+                if child_run is not None:
+                    child_run.tell_progress()
+                    self._interrupts.nudge()
         finally:
             os._exit(process.PARENT_GONE)
-
-    def _tick(self) -> None:
-        child_run = self._child_run
-        if child_run is not None:
-            child_run.tell_progress()
-            self._interrupts.nudge()
 
     def _obey(self, order: ChildOrder) -> None:
         if isinstance(order, RunJob):
@@ -308,7 +294,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _why_unfit(error: Exception | SystemExit) -> str:
-    """Why this child cannot begin."""
     if isinstance(error, ShigotoError):
         return fit(str(error), ERROR_LIMIT)
     if isinstance(error, SystemExit):

@@ -50,6 +50,15 @@ from shigoto.worker.process import (
     unnamed_file,
 )
 
+PROGRAM = "shigoto.worker.child_main"
+FIRST_LOOK, LAST_LOOK = 0.002, 0.25  # seconds between looks, once the socket has ended
+MOST_CRASH_REPORT = 64 * 1024  # bytes
+HERE = os.path.dirname(__file__)
+LISTENER = " in _listen\n"
+RAN_OUT = "Timeout ("  # what faulthandler writes down before it ends a process that has run out of time
+RUNTIME = (f'File "{HERE}{os.sep}', 'File "<frozen runpy>"')
+MEMORY = " The system does that when memory runs out; but people and programs can, too."
+
 
 class StartChild(Struct, frozen=True, kw_only=True, tag=True):
     """Where the app is, on whose behalf jobs run, and how the log is written, if the worker knows."""
@@ -128,15 +137,6 @@ class RunEnded(Struct, frozen=True, tag=True):
 ChildOrder = StartChild | RunJob | Tell | Warn | Halt | Leave
 ChildNews = ChildReady | ChildUnfit | RunBegan | RunNews | RunEnded
 
-PROGRAM = "shigoto.worker.child_main"
-FIRST_LOOK, LAST_LOOK = 0.002, 0.25  # seconds between looks, once the socket has ended
-MOST_CRASH_REPORT = 64 * 1024  # bytes
-HERE = os.path.dirname(__file__)
-LISTENER = " in _listen\n"
-RAN_OUT = "Timeout ("  # what faulthandler writes down before it ends a process that has run out of time
-RUNTIME = (f'File "{HERE}{os.sep}', 'File "<frozen runpy>"')
-MEMORY = " The system does that when memory runs out; but people and programs can, too."
-
 
 class ChildProcess:
     """Made on the event loop's thread, which must last as long as the child: see `die_with_parent`. May raise OSError.
@@ -178,20 +178,19 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also the id of its process group."""
         return self._process.pid
 
     def send(self, order: ChildOrder) -> None:
-        """Tell it something; never blocks. A child that is gone hears nothing."""
+        """Send an order; never blocks. A child that is gone does not receive it."""
         self._outbox += encode(order)
         self._write()
 
     def dump(self) -> None:
-        """Let it write down where it is, for `crash_report`; that takes a moment, whatever it is doing."""
+        """Let the child write where it is, for `crash_report`; that takes a moment, whatever it is doing."""
         self._process.send_signal(signal.SIGUSR2)
 
     def kill(self) -> None:
-        """Kill it and what it has started. It has ended when `ended` is called."""
+        """Kill the child and what it has started. It has ended when `ended` is called."""
         if self.code is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -199,27 +198,25 @@ class ChildProcess:
             self._process.kill()
 
     def look(self) -> None:
-        """See whether it has ended, although its socket has not."""
+        """Look whether the process has ended, although its socket has not."""
         if self.code is None and self._process.poll() is not None:
             while self._read():
                 pass
             self._reaped()
 
     def crash_report(self) -> str:
-        """What it has written down about its crash."""
         return _about_handlers(self._whole_crash_report())
 
     def ran_out_of_time(self) -> bool:
-        """Whether it has ended by itself because its run took too long."""
+        """Return True if it has ended by itself because its run took too long."""
         return self.code == 1 and self._whole_crash_report().startswith(RAN_OUT)
 
     def close(self) -> None:
-        """Let go of what is left of it."""
         with suppress(OSError):
             os.close(self._crash_report)
 
     def how(self) -> str:
-        """How it ended, in words that go on from what it was."""
+        """Describe its end in words that continue "the process …"."""
         code = self.code or 0
         return f"{how_it_ended(code)}.{MEMORY if code == -signal.SIGKILL else ''}"
 
@@ -229,30 +226,26 @@ class ChildProcess:
         return ""
 
     def _read(self) -> bool:
-        """Read once; whether there may be more."""
+        """Read once; return True if there may be more."""
         if self._line.fileno() < 0:
             return False
         data = receive(self._line)
         if data is None:
             return False
-        if data and self._understood(data):
-            return True
+        if data:
+            try:
+                for news in self._inbox.feed(data):
+                    self._hear(self, news)
+                return True
+            except BrokenLine:
+                # A handler has written to a file that is not its own: nothing this child says can be trusted.
+                self.kill()
         self._loop.remove_reader(self._line)
         self._await_death()
         return False
 
-    def _understood(self, data: bytes) -> bool:
-        try:
-            for news in self._inbox.feed(data):
-                self._hear(self, news)
-        except BrokenLine:
-            # A handler has written to a file that is not its own: nothing this child says can be trusted.
-            self.kill()
-            return False
-        return True
-
     def _await_death(self) -> None:
-        """The socket has ended, so the process has or soon will; or else it cannot be reached any more."""
+        """Reap the process: its socket has ended, so the process has or soon will, or it cannot be reached any more."""
         if self.code is not None:
             return
         if self._process.poll() is not None:
@@ -293,7 +286,7 @@ class ChildProcess:
 
 
 def _about_handlers(crash_report: str) -> str:
-    """What faulthandler has written, without the thread that listens to the worker and the frames of the runtime."""
+    """Return what faulthandler has written, without the listening thread and the frames of the runtime."""
     threads = [part for part in crash_report.split("\n\n") if LISTENER not in part]
     lines = "\n\n".join(threads).splitlines()
     return "\n".join(line for line in lines if not any(place in line for place in RUNTIME))

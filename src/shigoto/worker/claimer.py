@@ -34,6 +34,9 @@ from shigoto.worker.state import Trouble, WorkerState
 from shigoto.worker.stopping import Wakeup
 
 MOST_UNSETTLED = 10_000  # as many as a pool may hold ahead: with fewer, a quick one stands still behind them
+# A doorbell may ring for every job, and even for the worker's own commits. The first ring is answered at once;
+# those that follow within a breath are answered together, or vain looks would fill the day.
+BREATH = 0.003
 
 
 class Claimer:
@@ -71,11 +74,10 @@ class Claimer:
         self.cycled = False
 
     def room(self) -> None:
-        """A slot came free, a buffer ran low, or something was settled."""
+        """Claim again: a slot came free, a buffer ran low, or something was settled."""
         self._wakeup.ring()
 
     def look(self) -> None:
-        """Work may be ready."""
         self._looks += 1
         self._hopeful |= self._dry
         self._dry.clear()
@@ -88,7 +90,6 @@ class Claimer:
         self._closing.ring()
 
     async def run(self, kinds: Sequence[WorkKind]) -> None:
-        """Claim until closed or drained."""
         pools = dict.fromkeys(kind.pool for kind in kinds)
         self._kinds = {pool: [kind for kind in kinds if kind.pool is pool] for pool in pools}
         self.cycled = not kinds
@@ -162,7 +163,7 @@ class Claimer:
         return any(pool not in asking and pool.buffered > pool.slots.low_water >= 0 for pool in self._kinds)
 
     def _quiet(self) -> bool:
-        """Whether a worker that drains holds nothing, so that nothing of its own can come back."""
+        """Return True if a worker that drains holds nothing, so that nothing of its own can come back."""
         return self._drained is not None and not self._state.held
 
     async def _claim(self, wants: dict[WorkKind, Want]) -> None:
@@ -187,7 +188,7 @@ class Claimer:
             self._drained()
 
     async def _promote_all(self) -> None:
-        """Make everything ready that is due: a thousand jobs for others may stand before the first of ours."""
+        """Make all due jobs ready: a thousand jobs for other workers may stand before the first of this one."""
         engine = self._state.engine
         while not self._closed:
             promoted = await self._state.ask("promote", engine.promote(PROMOTE_AT_ONCE))
@@ -225,7 +226,7 @@ class Claimer:
 
 
 def _shares(wants: dict[WorkKind, Want], leases: list[Lease]) -> dict[WorkKind, list[Lease]]:
-    """Each kind's part of what was claimed, in the order it came."""
+    """Return the part of each kind in what was claimed, in the order in which it came."""
     if len(wants) == 1:
         return dict.fromkeys(wants, leases)
     shares: dict[WorkKind, list[Lease]] = {kind: [] for kind in wants}
@@ -239,11 +240,6 @@ def _shares(wants: dict[WorkKind, Want], leases: list[Lease]) -> dict[WorkKind, 
     return shares
 
 
-# A doorbell may ring for every job, and even for the worker's own commits. The first ring is answered at once;
-# those that follow within a breath are answered together, or vain looks would fill the day.
-BREATH = 0.003
-
-
 class Listener:
     """Calls `look` for every ring and every poll, and `rung` for a ring only."""
 
@@ -253,7 +249,6 @@ class Listener:
         self._rung = rung
 
     async def run(self) -> None:
-        """Listen until cancelled."""
         doorbell = self._state.engine.listen()
         try:
             while True:

@@ -50,6 +50,8 @@ KEYLESS_DELAY = 60_000
 NO_DELAY = (
     "its delay is no whole number of milliseconds; it counts as a failure, and the retry policy decides"
 )
+DETAILS_LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
+MOST_FRAMES = 40
 
 
 def raised(
@@ -62,7 +64,7 @@ def raised(
     skip: Collection[str] = (),
     hide: Callable[[str], str] = str,
 ) -> Settlement:
-    """The end of a run that raised; `hide` takes its secrets out of what is said of it."""
+    """Return the end of a run that raised; `hide` removes its secrets."""
     if isinstance(error, Cancel):
         return cancelled(lease, fit(hide(message_of(error)), ERROR_LIMIT))
     asked = _asked_for(lease, error) if isinstance(error, Snooze | RetryLater) else None
@@ -87,13 +89,13 @@ def refused(
     skip: Collection[str] = (),
     hide: Callable[[str], str] = str,
 ) -> Settlement:
-    """The end of a run whose arguments or result do not fit: running it again would not help."""
+    """Return the end of a run whose arguments or result do not fit: running it again would not help."""
     text, trace = describe(error, skip=skip, hide=hide)
     return _ended(lease, Ending.FAILED, error=text, trace=trace, kind=kind)
 
 
 def undescribed(lease: Lease, error: BaseException, kind: FailureKind, random: Random) -> Settlement:
-    """The end of a run whose error, or whose retry policy, does not even let itself be asked."""
+    """Return the end of a run whose error or retry policy raises when it is asked."""
     text = fit(f"{name_of(error)}: <it cannot be described without raising anew>", ERROR_LIMIT)
     if kind in (FailureKind.PAYLOAD_INVALID, FailureKind.RESULT_INVALID):
         return _ended(lease, Ending.FAILED, error=text, kind=kind)
@@ -103,22 +105,12 @@ def undescribed(lease: Lease, error: BaseException, kind: FailureKind, random: R
 
 
 def silent(settlement: Settlement) -> Settlement:
-    """The same end without what the run has said: that it cannot be stored must not make a success a failure."""
+    """Return the same end without progress and log: if these cannot be stored, a success must stay one."""
     return structs.replace(settlement, progress=None, progress_text=None, log=None)
 
 
-def instead_of(settlement: Settlement, other: Settlement) -> Settlement:
-    """Another end of the same run, which has said the same."""
-    return structs.replace(
-        other,
-        progress=settlement.progress,
-        progress_text=settlement.progress_text,
-        log=settlement.log,
-    )
-
-
 def unstorable(lease: Lease, settlement: Settlement, error: Exception) -> Settlement:
-    """What is settled instead of something that the store cannot write; final, for it would come back."""
+    """Return the end that replaces one which the store cannot write; final, or it would come back."""
     done = settlement.ending is Ending.COMPLETED
     kind = FailureKind.RESULT_INVALID if done else FailureKind.ERROR
     text, _ = describe(error)
@@ -128,17 +120,16 @@ def unstorable(lease: Lease, settlement: Settlement, error: Exception) -> Settle
 
 
 def cancelled(lease: Lease, reason: str | None = None) -> Settlement:
-    """The end of a run that was cancelled."""
     return _ended(lease, Ending.CANCELLED, error=reason)
 
 
 def released(lease: Lease, delay: Millis | None = None, *, ran: bool = True) -> Settlement:
-    """A lease goes back as if it had never been claimed (T8); `ran` if its handler was called."""
+    """Return the end that gives a lease back as if it had never been claimed (T8); `ran` if its handler was called."""
     return _ended(lease, Ending.RELEASED, delay=delay, ran=ran)
 
 
 def troubled(lease: Lease, error: Exception) -> Settlement:
-    """The store could not take the transaction of the job, which says nothing about the job."""
+    """Release a job whose transaction the store could not take: that says nothing about the job."""
     logger.warning("Job %d is given back: the store did not take its transaction: %s", lease.number, error)
     return released(lease, TROUBLE_DELAY)
 
@@ -158,7 +149,7 @@ def keyless(lease: Lease, error: BaseException) -> Settlement:
 
 @lru_cache(maxsize=1_000)
 def _complain_of_keys(task: str, text: str) -> None:
-    """Once for each job, however often it comes back."""
+    """Log once for each job, however often it comes back."""
     logger.error(
         "%s A job of %s is given back, and is tried again in %d s, here or by a worker that has the key",
         text,
@@ -168,7 +159,7 @@ def _complain_of_keys(task: str, text: str) -> None:
 
 
 def crashed(lease: Lease, error: str, stack: str, lines: Iterable[LogLine]) -> Settlement:
-    """The process of the job has died, and nobody else was in it (T9)."""
+    """Return the end of a job whose process has died with no other job in it (T9)."""
     text = fit(error, ERROR_LIMIT)
     return structs.replace(
         _ended(lease, Ending.CRASHED, delay=CRASH_DELAY, error=text, trace=crash_report(text, stack, lines)),
@@ -177,7 +168,7 @@ def crashed(lease: Lease, error: str, stack: str, lines: Iterable[LogLine]) -> S
 
 
 def crash_report(error: str, stack: str, lines: Iterable[LogLine]) -> str | None:
-    """What is known of a process that is gone: where it was, and what it has written last; None if nothing is."""
+    """Describe a process that is gone: where it was, and its last log lines; None if nothing is known."""
     written = [f"{line.level}: {line.text}" for line in lines if not is_encrypted(line.text)]
     parts = [stack.rstrip()] if stack.strip() else []
     parts += ["\n".join(["last log lines:", *written])] if written else []
@@ -199,7 +190,7 @@ def with_signals(settlement: Settlement, signals: Signals) -> Settlement:
 
 
 def after_commit(lease: Lease, settlement: Settlement, signals: Signals) -> Settlement:
-    """What is settled after a transaction has completed the job: the same once more, whatever happened since."""
+    """Return the end of a job that its transaction has completed: completed, whatever happened since."""
     if settlement.ending is not Ending.COMPLETED:
         said = settlement if signals.redaction is None else signals.redaction.settlement(settlement, 0)
         logger.error(
@@ -240,7 +231,7 @@ def _ended(
 
 
 def _delay(lease: Lease, error: BaseException, retry: Retry, random: Random) -> Millis | None:
-    """By the job's own policy before the task's; a policy that is broken must not cost the job its retries."""
+    """Ask the job's own policy before the task's; a policy that fails must not cost the job its retries."""
     try:
         policy = retry if lease.retry is None else Retry.load(lease.retry)
     except OptionInvalid:
@@ -263,7 +254,7 @@ def _delay(lease: Lease, error: BaseException, retry: Retry, random: Random) -> 
 
 
 def _asked_for(lease: Lease, error: Snooze | RetryLater) -> Millis | None:
-    """The delay that the handler named, within reason; None if it is no number of milliseconds at all."""
+    """Return the delay that the handler named, within bounds; None if it is not a number of milliseconds."""
     try:
         delay: object = error.delay
     except Exception:
@@ -272,10 +263,6 @@ def _asked_for(lease: Lease, error: Snooze | RetryLater) -> Millis | None:
         return min(delay, LONGEST)
     logger.error("Job %d raised %s: %s", lease.number, type(error).__qualname__, NO_DELAY)
     return None
-
-
-DETAILS_LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
-MOST_FRAMES = 40
 
 
 def describe(
@@ -296,14 +283,14 @@ def describe(
 
 
 def stack_of(frame: FrameType, *, skip: Collection[str] = ()) -> str:
-    """Where a thread is right now, without the frames of the files `skip`; the most recent call last."""
+    """Return the stack of a thread now, without the frames of the files `skip`; the most recent call last."""
     entries = traceback.extract_stack(frame, MOST_FRAMES)
     lines = traceback.format_list([entry for entry in entries if entry.filename not in skip])
     return fit("".join(lines), DETAILS_LIMIT, keep_end=True)
 
 
 def stack_of_task(task: "asyncio.Task[Any]", *, skip: Collection[str] = ()) -> str:
-    """Where a task that is suspended waits, without the frames of the files `skip`; the most recent call last."""
+    """Return the stack of a suspended task, without the frames of the files `skip`; the most recent call last."""
     frames: list[tuple[FrameType, int]] = []
     awaited: Any = task.get_coro()
     while awaited is not None and len(frames) < MOST_FRAMES:
@@ -317,13 +304,12 @@ def stack_of_task(task: "asyncio.Task[Any]", *, skip: Collection[str] = ()) -> s
 
 
 def _attribute_of(awaited: object, name: str) -> Any:
-    """What a coroutine, a generator or an asynchronous generator knows under this name."""
     found = (getattr(awaited, f"{kind}_{name}", None) for kind in ("cr", "gi", "ag"))
     return next((value for value in found if value is not None), None)
 
 
 def _without(frames: TracebackType | None, skip: Collection[str]) -> TracebackType | None:
-    """What the runtime does to call a handler is of no interest to its author."""
+    """Leave out the frames in which the runtime calls the handler."""
     while frames is not None and frames.tb_frame.f_code.co_filename in skip:
         frames = frames.tb_next
     return frames
@@ -344,7 +330,7 @@ def _trace(error: BaseException, frames: TracebackType, skip: Collection[str]) -
 
 
 def _stands_alone(error: BaseException) -> bool:
-    """Whether there is nothing to tell but its own frames and its message."""
+    """Return True if there is nothing to tell but its own frames and its message."""
     linked = error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__)
     # A NameError makes a suggestion by what its frame knows.
     return not linked and not isinstance(error, BaseExceptionGroup | SyntaxError | NameError)
@@ -378,7 +364,7 @@ def _place(at: TracebackType) -> str:
 
 @lru_cache(maxsize=1_000)
 def _place_in(code: CodeType, filename: str, instruction: int) -> str:
-    """The text of a place; the file is named, for codes of two files can be equal."""
+    """Return the text of a place; the file is named because codes of two files can be equal."""
     line, end_line, column, end_column = next(islice(code.co_positions(), instruction // 2, None))
     entry = traceback.FrameSummary(
         filename, line, code.co_name, end_lineno=end_line, colno=column, end_colno=end_column
@@ -387,5 +373,4 @@ def _place_in(code: CodeType, filename: str, instruction: int) -> str:
 
 
 def _short_trace(text: str, frames: TracebackType) -> str:
-    """The frames without the message, which would leave no room for them."""
     return "".join([*traceback.format_tb(frames, -MOST_FRAMES), text[:200]])

@@ -37,6 +37,21 @@ UNWRITTEN = 8.0  # seconds that a sweep is overdue: a lock that somebody else ho
 LOCKED = "Nothing can be written: somebody keeps the store locked, or it is away."
 
 Readiness = tuple[bool, tuple[str, ...]]  # whether it is ready, and a sentence for all that keeps it from it
+PROBE_EVERY = 2.0  # seconds
+PROBE_PATIENCE = 4.0  # seconds for one answer
+logger = logging.getLogger("shigoto.worker")
+MOST_HEAD = 2_048  # bytes of a request: its line and its headers
+EXCHANGE_PATIENCE = 5.0  # seconds for a whole exchange
+MOST_CONNECTIONS = 64
+JSON = "application/json"
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    501: "Not Implemented",
+    503: "Service Unavailable",
+}
 
 
 class StoreSigns(Struct, frozen=True):
@@ -62,7 +77,7 @@ class Signs(Struct, frozen=True, kw_only=True):
 
 
 def judge(signs: Signs) -> Readiness:
-    """Whether it is ready, and why it is not."""
+    """Return True if it is ready, and the reasons why it is not."""
     reasons = ["It was asked to stop."] if signs.stopping else []
     if signs.missing:
         reasons.append(f"{_count(signs.missing, 'runner process', 'runner processes')} not at work yet.")
@@ -88,10 +103,6 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one} is" if number == 1 else f"{number} {many} are"
 
 
-PROBE_EVERY = 2.0  # seconds
-PROBE_PATIENCE = 4.0  # seconds for one answer
-
-
 class Probe:
     """Asks a store again and again whether it is there. When it is made, the store has answered just now, as far as
     anybody knows.
@@ -108,17 +119,15 @@ class Probe:
         self._refused: str | None = None
 
     def signs(self) -> StoreSigns:
-        """What is known of the store now."""
         return StoreSigns(self._clock() - self._answered_at, self._refused)
 
     async def run(self) -> None:
-        """Ask until cancelled."""
         while True:
             await self.ask()
             await asyncio.sleep(PROBE_EVERY)
 
     async def ask(self) -> None:
-        """Ask once. A store that cannot be reached says nothing by that; any other error is its answer."""
+        """Ask once. A store that cannot be reached gives no answer; any other error is its answer."""
         try:
             engine = self._engine()
             await engine.arun(structs.replace(probe_op(engine), deadline=PROBE_PATIENCE))
@@ -129,22 +138,6 @@ class Probe:
             return
         self._refused = None
         self._answered_at = self._clock()
-
-
-logger = logging.getLogger("shigoto.worker")
-
-MOST_HEAD = 2_048  # bytes of a request: its line and its headers
-EXCHANGE_PATIENCE = 5.0  # seconds for a whole exchange
-MOST_CONNECTIONS = 64
-JSON = "application/json"
-REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-}
 
 
 class HealthPort:
@@ -183,7 +176,6 @@ class HealthPort:
             await asyncio.wait(self._exchanges)
 
     async def run(self) -> None:
-        """Listen until cancelled."""
         async with self:
             await asyncio.Event().wait()
 
@@ -249,12 +241,11 @@ class HealthPort:
 
 
 def ready_of(readiness: Readiness) -> list[GaugeValue]:
-    """Whether it is ready, for the metrics."""
     return [GaugeValue("ready", (), float(readiness[0]))]
 
 
 def _header(headers: bytes, name: bytes) -> str:
-    """The value of a header; empty if there is none."""
+    """Return the value of a header; empty if it is missing."""
     for line in headers.split(b"\r\n"):
         key, _, value = line.partition(b":")
         if key.strip().lower() == name:

@@ -48,35 +48,32 @@ class Interrupts:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERED)
 
     def begin(self, run: object) -> None:
-        """The next run; what was ordered for another one is void, and so are its own ideas about signals."""
+        """Begin the next run; orders for another run are void, and so are its signal handlers."""
         self._run = run
         for number in self._former:
             if signal.getsignal(number) != self._heard:
                 signal.signal(number, self._heard)
 
     def arm(self) -> None:
-        """The handler begins: from now on it may be interrupted, or at once if that was ordered meanwhile."""
+        """Allow interrupts from now on: the handler begins. One that was ordered before is raised now."""
         self._armed = True
         self._raise()
 
     def disarm(self) -> None:
-        """The handler has ended."""
         self._armed = False
 
     def order(self, run: object, error: Exception, by: signal.Signals) -> None:
-        """Raise this in the handler of that run."""
         self._due = run, error, by
         self.nudge()
 
     def nudge(self) -> None:
-        """Try again, if something is still due."""
         due = self._due
         if due is not None and due[0] is self._run and self._armed:
             signal.pthread_kill(self._main, due[2])
 
     @contextmanager
     def shield(self) -> Generator[None]:
-        """Let nothing be raised in this block."""
+        """Raise nothing in this block."""
         if threading.get_ident() != self._main:
             yield
             return

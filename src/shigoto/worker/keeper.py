@@ -45,6 +45,8 @@ Beats = Literal["thread", "loop"]
 NUDGE_GAP = 1.0  # seconds between beats that were asked for early
 THREAD_ENDS_WITHIN = 1.0  # seconds to wait for the beat thread to end
 GONE = Orders(fenced=True)  # what a store that was moved would say, if it could
+EXCLUSIVE_PART = 0.9  # of a lease
+EXCLUSIVE_LOOK = 0.1  # of a lease, at most, between looks
 
 
 class Keeper:
@@ -81,7 +83,6 @@ class Keeper:
             self._nudge_timer = self._loop.call_at(at, self._nudged)
 
     async def run(self) -> None:
-        """Beat until cancelled."""
         try:
             if self._beats == "loop":
                 await self._beat_on_loop()
@@ -116,15 +117,8 @@ class Keeper:
             sent_at = self._state.clock()
             try:
                 orders = await self._state.ask("beat", self._beat())
-            except StoreMoved as error:
-                self._note(sent_at, GONE)
-                self._give_up(error)
-                pause = self._pause()
-            except SchemaTooNew as error:
-                self._end(error)
-                pause = self._pause()
             except StoreError as error:
-                pause = self._trouble.met(error)
+                pause = self._refused(error, sent_at)
             else:
                 self._note(sent_at, orders)
                 self._answered(orders)
@@ -164,17 +158,8 @@ class Keeper:
         sent_at = self._state.clock()
         try:
             orders = self._state.engine.run(self._beat())
-        except StoreMoved as error:
-            self._note(sent_at, GONE)
-            self._on_loop(self._give_up, error)
-            return self._pause()
-        except SchemaTooNew as error:
-            self._on_loop(self._end, error)
-            return self._pause()
         except StoreError as error:
-            pause = self._trouble.next_pause()
-            self._on_loop(self._trouble.tell, error, pause)
-            return pause
+            return self._refused(error, sent_at)
         except Exception as error:
             # A fault of ours: the worker must not go on without a beat as if nothing had happened.
             self._closed = True
@@ -186,8 +171,22 @@ class Keeper:
         self._on_loop(self._answered, orders)
         return self._pause()
 
+    def _refused(self, error: StoreError, sent_at: float) -> float:
+        """Act on a beat that was not accepted, in the thread or on the loop; return how many seconds to wait."""
+        if isinstance(error, StoreMoved | SchemaTooNew):
+            if isinstance(error, StoreMoved):
+                self._note(sent_at, GONE)
+            self._on_loop(self._give_up, error)
+            return self._pause()
+        pause = self._trouble.next_pause()
+        self._on_loop(self._trouble.tell, error, pause)
+        return pause
+
     def _on_loop(self, fn: Callable[..., None], *args: Any) -> None:
-        # A closed loop means that the worker is gone, and nobody needs to know.
+        if self._beats == "loop":
+            fn(*args)
+            return
+        # A closed loop means that the worker is gone, and nothing needs to be told.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(fn, *args)
 
@@ -204,13 +203,12 @@ class Keeper:
         else:
             self._state.confirm(sent_at)
 
-    def _give_up(self, error: StoreMoved) -> None:
+    def _give_up(self, error: StoreError) -> None:
         logger.error("Worker %s ends: %s", self._state.name, error)
-        self._obey(GONE)
-
-    def _end(self, error: SchemaTooNew) -> None:
-        logger.error("Worker %s ends: %s", self._state.name, error)
-        self._stop()
+        if isinstance(error, StoreMoved):
+            self._obey(GONE)
+        else:
+            self._stop()
 
     def _answered(self, orders: Orders) -> None:
         recovered = self._trouble.over()
@@ -218,10 +216,6 @@ class Keeper:
         self._obey(orders)
         if recovered and not orders.fenced:
             self._back()
-
-
-EXCLUSIVE_PART = 0.9  # of a lease
-EXCLUSIVE_LOOK = 0.1  # of a lease, at most, between looks
 
 
 class ExclusiveJobs:
@@ -241,7 +235,6 @@ class ExclusiveJobs:
         self.tasks = frozenset(name for name, task in tasks.items() if task.options.exclusive)
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         state = self._state
         while True:
             left = state.confirmed_at + state.lease * EXCLUSIVE_PART - state.clock()

@@ -17,7 +17,6 @@ A run is ended by a cancel, and a handler may let that pass. So it is cancelled 
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context as Variables
 from contextvars import copy_context
@@ -30,15 +29,14 @@ from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
 from shigoto.worker import endings
 from shigoto.worker.endings import stack_of_task
-from shigoto.worker.pool import Settle, TimeLimits, first_of, named, tell_started
+from shigoto.worker.pool import Pool, Settle, first_of, named, slot_of, tell_started
 from shigoto.worker.runner import HERE, Runner
-from shigoto.worker.slots import Slots
 from shigoto.worker.state import WorkerState
 
 SLICE = 0.001  # seconds that strands may run before the loop turns
 MOST_WAKING = 8
 GRACE = 2.0  # seconds from one cancel of a run to the next
-CLEANUP = 10.0  # seconds for a handler that was cancelled by somebody to clean up, undisturbed
+CLEANUP = 10.0  # seconds in which a handler whose job was cancelled or taken away cleans up, undisturbed
 WHY = {Ending.ERRORED: "limit", Ending.CANCELLED: "cancel", Ending.RELEASED: "loss"}
 OURS = (*HERE, __file__)
 
@@ -51,25 +49,6 @@ class Strand:
     `wanted` is how the run shall end once a cancel of ours has got through, `cancels` how many we sent. If the run of
     `limited` is still there at `late_at`, by the worker's clock, it has passed its hard limit unhindered.
     """
-
-    __slots__ = (
-        "_hard_at",
-        "_kept_stopping",
-        "_pool",
-        "_softly",
-        "_told",
-        "cancels",
-        "index",
-        "late_at",
-        "lease",
-        "limit_at",
-        "limited",
-        "signals",
-        "task",
-        "variables",
-        "wanted",
-        "worn",
-    )
 
     task: asyncio.Task[None]
 
@@ -91,7 +70,6 @@ class Strand:
         self._told: Lease | None = None
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
-        """Cancel the run if it takes longer than one of these."""
         self.limit_at, self._hard_at, self._softly = first_of(self._pool.time(), hard, soft)
         if self.limit_at < inf:
             self._pool.limits.watch(self.limit_at)
@@ -99,7 +77,7 @@ class Strand:
         self.late_at = inf if hard is None else self._pool.clock() + hard / 1000
 
     def time_out(self) -> None:
-        """The run took too long, or was told to end and did not. At the soft limit it may go on."""
+        """Act on a run that took too long, or was told to end and did not. At the soft limit it may go on."""
         if self._softly:
             self._warn()
             return
@@ -110,7 +88,7 @@ class Strand:
         self.keep_stopping(Ending.ERRORED)
 
     def keep_stopping(self, wanted: Ending, *, grace: float = GRACE) -> None:
-        """Stop the run, and again after a grace, until it gives in."""
+        """Stop the run, and again after each grace, until it gives in."""
         self.stop(wanted)
         self._kept_stopping = self.lease
         self._softly = False
@@ -132,10 +110,8 @@ class Strand:
             self.task.cancel()
 
 
-class LoopPool:
+class LoopPool(Pool):
     """Runs jobs of async tasks, at most `size` at once."""
-
-    resting = False
 
     def __init__(
         self,
@@ -146,74 +122,44 @@ class LoopPool:
         settle: Settle,
         room: Callable[[], None],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__(state, size=size, settle=settle, room=room)
         self.time, self.clock = self._loop.time, state.clock
-        self.slots = Slots(size, self.time())
-        self._state = state
         self._runner = runner
-        self._settle = settle
-        self._room = room
-        self.limits = TimeLimits(self.busy_slots)
-        self._tell = self._tell_apart = False
         self._variables = copy_context()
         self._indexes = list(state.take_indexes(size))
-        self._buffer: deque[Lease] = deque()
         # In order, for the sake of simulations that must repeat exactly.
         self._strands: dict[Strand, None] = {}
         self._parked: list[asyncio.Future[None]] = []
         self._waking = 0
         self._turn_open = False
         self._slice_ends = 0.0
-        self._closed = False
-
-    @property
-    def buffered(self) -> int:
-        """How many leases wait for a strand."""
-        return len(self._buffer)
 
     def busy_slots(self) -> list[Strand]:
-        """The strands that run a job right now."""
         return [strand for strand in self._strands if strand.lease is not None]
 
     def give(self, leases: Sequence[Lease]) -> None:
-        """Run these, in this order."""
         self._tell = self._state.bus.wants(JobStarted)
-        self._tell_apart = self._state.bus.minds(JobStarted)
         self._buffer.extend(leases)
         self._wake()
 
-    def take_back(self) -> list[Lease]:
-        """Every lease that no strand has taken yet."""
-        leases = list(self._buffer)
-        self._buffer.clear()
-        return leases
-
     def cancel(self, lease: Lease) -> bool:
-        """Cancel a running job. A handler that cleans up must not be disturbed again for a while."""
-        strand = self._strand_of(lease)
+        strand = slot_of(lease, self._strands)
         if strand is not None and not strand.signals.cancelled:
             strand.signals.cancelled = True
             strand.keep_stopping(Ending.CANCELLED, grace=CLEANUP)
         return strand is not None
 
     def lose(self, lease: Lease) -> bool:
-        """Cancel a running job that somebody has taken away."""
-        strand = self._strand_of(lease)
+        strand = slot_of(lease, self._strands)
         if strand is not None and not strand.signals.lost:
             strand.signals.lost = True
             strand.keep_stopping(Ending.RELEASED, grace=CLEANUP)
         return strand is not None
 
     def cut(self, lease: Lease) -> None:
-        """Cancel a running job; if it gives in, it is released."""
-        strand = self._strand_of(lease)
+        strand = slot_of(lease, self._strands)
         if strand is not None and strand.wanted is None:
             strand.keep_stopping(Ending.RELEASED)
-
-    def tell_stopping(self) -> None:
-        """Let running jobs know that the worker is about to stop."""
-        for strand in self.busy_slots():
-            strand.signals.stopping = True
 
     def stop_all(self) -> None:
         """Cancel every running job; what gives in is released."""
@@ -231,16 +177,13 @@ class LoopPool:
             await asyncio.wait(tasks, timeout=patience)
 
     def stuck(self, strand: Strand) -> None:
-        """The run of a strand has let a cancel pass."""
+        """Publish that the run of a strand has ignored a cancel."""
         lease, wanted = strand.lease, strand.wanted
         if lease is not None and wanted is not None:
             limit = self._runner.limits(lease)[0] if wanted is Ending.ERRORED else None
             stack = stack_of_task(strand.task, skip=OURS)
             job = named(self._state.name, lease)
             self._state.bus.publish(JobStuck(*job, limit, stack, WHY[wanted]))
-
-    def _strand_of(self, lease: Lease) -> Strand | None:
-        return next((strand for strand in self._strands if strand.lease is lease), None)
 
     async def _work(self, strand: Strand) -> None:
         state, buffer, run, settle = self._state, self._buffer, self._runner.run, self._settle
@@ -265,10 +208,7 @@ class LoopPool:
             if left and self._waking < MOST_WAKING:
                 self._wake()
             if self._tell:
-                if self._tell_apart:
-                    self._tell_outside(lease)
-                else:
-                    tell_started(state.bus, state.name, lease)
+                tell_started(state.bus, state.name, lease)
             # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
             numbers[index] = lease.number
@@ -281,16 +221,6 @@ class LoopPool:
             if ended > self._slice_ends and self._slice_is_over(ended):
                 await asyncio.sleep(0)
                 ended = time()
-
-    def _tell_outside(self, lease: Lease) -> None:
-        state, resting = self._state, self._runner.resting
-        if resting is None:
-            tell_started(state.bus, state.name, lease)
-            return
-        # Where traces are on, a strand is inside of one that is not recorded; whoever minds that is told outside.
-        resting.current.set(resting.outside)
-        tell_started(state.bus, state.name, lease)
-        resting.current.set(resting.inside)
 
     def _was_late(self, strand: Strand, lease: Lease, settlement: Settlement, seconds: float) -> None:
         strand.late_at = inf
@@ -305,7 +235,7 @@ class LoopPool:
             )
 
     def _slice_is_over(self, now: float) -> bool:
-        """Whether strands have run for long enough in this turn of the loop; in a new turn, begin a slice."""
+        """Return True if strands have run for long enough in this turn of the loop; in a new turn, begin a slice."""
         if self._turn_open:
             return True
         self._turn_open = True
@@ -329,7 +259,7 @@ class LoopPool:
                 self._waking -= 1
 
     def _wake(self) -> None:
-        """Wake strands for what is buffered, or make new ones; a few now, and those will wake others."""
+        """Wake strands for buffered leases, or make new ones; a few now, which then wake others."""
         while self._waking < MOST_WAKING and self._waking < len(self._buffer):
             if self._parked:
                 self._parked.pop().set_result(None)
@@ -341,16 +271,17 @@ class LoopPool:
 
     def _make_strand(self) -> None:
         strand = Strand(self, self._indexes.pop())
+        # Not with the context variables of a strand, which may have made this one.
         strand.task = self._loop.create_task(
             self._work(strand),
             name=f"shigoto-strand-{len(self._strands) + 1}",
-            context=self._variables.copy(),  # not that of a strand, which may have made this one
+            context=self._variables.copy(),
         )
         strand.task.add_done_callback(lambda _: self._ended(strand))
         self._strands[strand] = None
 
     def _ended(self, strand: Strand) -> None:
-        """Replace a strand that is gone. If it went down with a job in hand, that job has failed."""
+        """Replace a strand that is gone. If it had a job, that job has failed."""
         self._strands.pop(strand, None)
         self._state.running_jobs.numbers[strand.index] = 0
         self._indexes.append(strand.index)

@@ -29,7 +29,7 @@ from shigoto.model.errors import StoreError
 from shigoto.model.time import Millis
 from shigoto.model.worker import SweepOrder, Swept
 from shigoto.observe.events import ClockStepped, JobsPromoted, JobsRescued, TasksUnknown, WorkersFenced
-from shigoto.worker.state import Trouble, WorkerState
+from shigoto.worker.state import Repeated, Trouble, WorkerState
 from shigoto.worker.stopping import Wakeup
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 PROMOTE_AT_ONCE = 1_000
 # A doorbell that rings all the time asks for a look at the schedule all the time; this is often enough.
 PROMOTE_PAUSE = 0.020
+MORE_AT_ONCE = 0.010
+BACK_WITHIN = 5.0  # seconds: a store that is back is noticed by everybody; see `Trouble`
+SHORTEST_PACE = 6.0  # seconds of a lease: oftener than every second nobody sweeps for others
+SHORTEST_LOOK, LONGEST_LOOK = 1.0, 30.0  # seconds
 
 
 class Promoter:
@@ -60,25 +64,23 @@ class Promoter:
         self._closed = False
 
     def close(self) -> None:
-        """Finish what is under way, and begin no more."""
+        """Finish what has begun, and begin nothing more."""
         self._closed = True
         self._closing.ring()
         self._wakeup.ring()
 
     def look(self) -> None:
-        """The schedule may have changed."""
         self._rung = True
         self._wakeup.ring()
 
     def expect(self, delay: Millis) -> None:
-        """A job will be due in so many milliseconds."""
+        """Look again in so many milliseconds, when a job will be due."""
         due_at = self._time() + delay / 1000
         if due_at < self._due_at:
             self._due_at = due_at
             self._wakeup.ring()
 
     async def run(self) -> None:
-        """Promote until closed or cancelled."""
         while not self._closed:
             began_at, self._due_at, self._rung = self._time(), inf, False
             try:
@@ -112,13 +114,8 @@ class Promoter:
                 return
 
 
-MORE_AT_ONCE = 0.010
-BACK_WITHIN = 5.0  # seconds: a store that is back is noticed by everybody; see `Trouble`
-SHORTEST_PACE = 6.0  # seconds of a lease: oftener than every second nobody sweeps for others
-
-
 def pace(own: float, shortest: Millis | None) -> float:
-    """The lease by which to sweep for workers of which one has the `shortest`: no longer than one's own."""
+    """Return the lease by which to sweep: its own, or the `shortest` of other workers if that is shorter."""
     return own if shortest is None else min(own, max(SHORTEST_PACE, shortest / 1000))
 
 
@@ -136,7 +133,7 @@ class FenceDecision:
         self.to_fence: tuple[UUID, ...] = ()
 
     def saw(self, now: float, expired: tuple[UUID, ...]) -> None:
-        """A sweep at `now`, with the order to fence `to_fence`, saw these workers expired."""
+        """Note the expired workers that a sweep at `now` saw; it carried the order to fence `to_fence`."""
         asleep = self._looked_at is not None and now - self._looked_at > self._amnesty
         if asleep or not self._in_touch:
             self._no_fence_before = now + self._amnesty
@@ -150,24 +147,22 @@ class FenceDecision:
         )
 
     def lost_contact(self) -> None:
-        """The store could not be reached."""
         self.forget()
         self._in_touch = False
 
     def forget(self) -> None:
-        """Nothing seen so far counts."""
         self._first_seen = {}
         self.to_fence = ()
 
     def next_look(self, now: float) -> float | None:
-        """In how many seconds a second look would be due."""
+        """Return in how many seconds a second look is due."""
         if not self._first_seen:
             return None
         due = max(min(self._first_seen.values()) + self.apart, self._no_fence_before)
         return max(0.0, due - now)
 
 
-class Sweeper:
+class Sweeper(Repeated):
     """Sweeps about six times per lease: every five seconds with the usual one.
 
     `unknown_after` tells how long jobs may wait for somebody who knows their task; it is asked every time. One that
@@ -177,15 +172,11 @@ class Sweeper:
     def __init__(
         self, state: WorkerState, unknown_after: Callable[[], Millis | None], *, follows: bool = False
     ) -> None:
+        super().__init__(state, "sweeper")
         self._unknown_after = unknown_after
-        self._state = state
         self._follows = follows
         self._pace = state.lease
-        self._time = asyncio.get_running_loop().time
         self._fence_decision = FenceDecision(state.id, state.lease)
-        self._trouble = Trouble(state, "sweeper")
-        self._wakeup = Wakeup()
-        self._closed = False
         self._swept_at = self._time()
 
     @property
@@ -194,30 +185,14 @@ class Sweeper:
         tells if nobody can."""
         return max(0.0, self._time() - self._swept_at - self._pace / 6)
 
-    def close(self) -> None:
-        """Finish what is under way, and begin no more."""
-        self._closed = True
-        self._wakeup.ring()
-
-    async def run(self) -> None:
-        """Sweep until closed or cancelled."""
-        while not self._closed:
-            await self._wakeup.wait(await self._sweep())
-
-    async def _sweep(self) -> float:
-        """Sweep once, and return how many seconds to wait."""
+    async def _round(self) -> float:
         engine = self._state.engine
         order = SweepOrder(
             fence=self._fence_decision.to_fence,
             unknown_after=self._unknown_after(),
             longest_gap=round(self._state.lease * 1000),
         )
-        try:
-            swept = await self._state.ask("sweep", engine.sweep(order))
-        except StoreError as error:
-            self._fence_decision.lost_contact()
-            return self._trouble.met(error)
-        self._trouble.over()
+        swept = await self._state.ask("sweep", engine.sweep(order))
         now = self._swept_at = self._time()
         if self._follows:
             self._pace = pace(self._state.lease, swept.shortest_lease)
@@ -228,6 +203,9 @@ class Sweeper:
             self._fence_decision.saw(now, swept.expired_workers)
         self._tell(swept)
         return self._pause(now, swept)
+
+    def _failed(self, error: StoreError) -> None:
+        self._fence_decision.lost_contact()
 
     def _pause(self, now: float, swept: Swept) -> float:
         if swept.more or self._fence_decision.to_fence:
@@ -248,10 +226,7 @@ class Sweeper:
             bus.publish(TasksUnknown(name, swept.unknown))
 
 
-SHORTEST_LOOK, LONGEST_LOOK = 1.0, 30.0  # seconds
-
-
-class QueueAgeWatch:
+class QueueAgeWatch(Repeated):
     """Looks for queues that wait too long, for rules that ask for it: four times within the shortest limit of these,
     and at least twice a minute.
 
@@ -260,42 +235,24 @@ class QueueAgeWatch:
     """
 
     def __init__(self, state: WorkerState, notifier: "Notifier", limit: int) -> None:
-        self._state = state
+        super().__init__(state, "queue-age-watch")
         self._notifier = notifier
         self._pause = min(LONGEST_LOOK, max(SHORTEST_LOOK, limit / 4_000))
-        self._trouble = Trouble(state, "queue-age-watch")
-        self._wakeup = Wakeup()
-        self._closed = False
         self._told: set[UUID] = set()  # by the look before: to tell of it again would change nothing
 
-    def close(self) -> None:
-        """Finish what is under way, and begin no more."""
-        self._closed = True
-        self._wakeup.ring()
-
-    async def run(self) -> None:
-        """Look until closed or cancelled."""
-        while not self._closed:
-            await self._wakeup.wait(await self._look())
-
-    async def _look(self) -> float:
-        """Look once, and return how many seconds to wait."""
+    async def _round(self) -> float:
         engine = self._state.engine
-        try:
-            now = await engine.arun(engine.time())
-            notices = self._notifier.looks(now, await engine.arun(engine.oldest()))
-            new = [notice for notice in notices if notice.id not in self._told]
-            if new:
-                await engine.arun(engine.enqueue_many(new))
-        except StoreError as error:
-            return self._trouble.met(error)
-        self._trouble.over()
+        now = await engine.arun(engine.time())
+        notices = self._notifier.looks(now, await engine.arun(engine.oldest()))
+        new = [notice for notice in notices if notice.id not in self._told]
+        if new:
+            await engine.arun(engine.enqueue_many(new))
         self._told = {notice.id for notice in notices}
         return self._pause * self._state.random.uniform(0.8, 1.0)
 
 
 def queue_age_watch_of(state: WorkerState, notifier: "Notifier | None") -> QueueAgeWatch | None:
-    """A watch, if a rule of the app asks for one and nobody else looks after the store."""
+    """Return a watch if a rule of the app asks for one, and the store leaves that to workers."""
     limit = None if notifier is None else notifier.shortest_limit
     if notifier is None or limit is None or not state.engine.capabilities.repairs:
         return None

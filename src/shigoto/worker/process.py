@@ -1,12 +1,5 @@
 """The means by which the processes of one worker start, find the app, exchange messages and end together.
 
-    Source       the app, by the name under which another process can import it
-    launch       a process is started, and its end is told in words
-    die_with_parent, prefer_oom_kill
-                 a process dies with its parent, and before it
-    Inbox        messages on a stream of bytes: four bytes of length, then msgpack
-    RunningJobs  the jobs that run, in memory that a supervisor can read after the death of their process
-
 All processes of a worker import this file, so it imports nothing that only one of them needs.
 """
 
@@ -29,6 +22,17 @@ from shigoto.app import Shigoto, load_app, told_in_one_line
 from shigoto.model.errors import DeclarationError, Unsupported
 
 NOT_IMPORTABLE = frozenset({"__main__", "__mp_main__"})
+PACKAGE = __name__.partition(".")[0]
+PARENT_GONE = 71  # the exit code of a process whose parent is gone
+ADDED_BADNESS = 100  # what is added to the badness by which Linux chooses whom to kill when memory runs out
+WORST_BADNESS = 1_000
+_PR_SET_PDEATHSIG = 1
+PORTION = 262_144  # bytes to read at once
+M = TypeVar("M", bound=Struct)
+LONGEST_MESSAGE = 64 * 1024 * 1024  # bytes of one message; a job and its result are a few MiB at most
+_LENGTH = Layout(">I")
+_ENCODER = msgpack.Encoder()
+WIDTH = 8  # bytes of one number
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -44,12 +48,12 @@ class Source(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, app: Shigoto) -> "Source | None":
-        """The source of an app that stands in a module, under whatever name; None if it stands in none."""
+        """Return the source of an app that is in a module, under any name; None if it is in none."""
         reference = _reference(app)
         return None if reference is None else cls(reference=reference, url=app.url, path=search_path())
 
     def with_modules_of(self, app: Shigoto) -> "Source":
-        """The same with all modules that declare tasks of this app."""
+        """Return the same with all modules that declare tasks of this app."""
         modules = {task.fn.__module__: None for task in app.tasks.values()}
         return structs.replace(self, modules=tuple(name for name in modules if name not in NOT_IMPORTABLE))
 
@@ -61,7 +65,7 @@ class Source(Struct, frozen=True, kw_only=True):
         return structs.replace(self, url=app.engine.address, folder=self.folder or folder_here())
 
     def load(self) -> Shigoto:
-        """The app, with its tasks checked. Raises DeclarationError."""
+        """Return the app, with its tasks checked. Raises DeclarationError."""
         if self.path:
             sys.path[:] = [os.fsdecode(entry) for entry in self.path]
         app = load_app(self.reference)
@@ -76,19 +80,18 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 def search_path() -> tuple[bytes, ...]:
-    """Where this process looks for modules."""
     return tuple(os.fsencode(entry or os.getcwd()) for entry in sys.path)
 
 
 def folder_here() -> bytes | None:
-    """The folder we are in; None if somebody has removed it."""
+    """Return the working directory; None if it was removed."""
     with suppress(OSError):
         return os.getcwdb()
     return None
 
 
 def _choose(app: Shigoto, url: str) -> None:
-    """Use this store. An app that has opened one by itself, in its module, may only have opened this one."""
+    """Use this store. An app that has opened one in its module may only have opened this one."""
     try:
         app.url = url
     except DeclarationError:
@@ -105,9 +108,6 @@ def _reference(app: Shigoto) -> str | None:
                 if value is app:
                     return f"{name}:{attribute}"
     return None
-
-
-PACKAGE = __name__.partition(".")[0]
 
 
 def launch(
@@ -145,7 +145,7 @@ def command(module: str, arguments: Sequence[int], folder: bytes | None = None) 
 
 @contextmanager
 def interrupts_held_back() -> Generator[None]:
-    """Let a process that is started in here begin with Ctrl-C held back, until it is able to leave that to us."""
+    """Start processes in this block with Ctrl-C blocked, until they can leave it to their parent."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -154,7 +154,7 @@ def interrupts_held_back() -> Generator[None]:
 
 
 def how_it_ended(code: int) -> str:
-    """An exit code as `subprocess` knows it, in words that go on from what the process was."""
+    """Describe an exit code as `subprocess` returns it, in words that continue "the process …"."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -168,13 +168,6 @@ def _is_in(folder: bytes | None) -> bool:
         here = Path.cwd() if folder is None else Path(os.fsdecode(folder))
         return Path(__file__).is_relative_to(here / PACKAGE)
     return False
-
-
-PARENT_GONE = 71  # the exit code of a process whose parent is gone
-ADDED_BADNESS = 100  # what is added to the badness by which Linux chooses whom to kill when memory runs out
-WORST_BADNESS = 1_000
-
-_PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
@@ -206,9 +199,6 @@ def prefer_oom_kill() -> None:
         badness.write_text(str(min(WORST_BADNESS, int(badness.read_text()) + ADDED_BADNESS)))
 
 
-PORTION = 262_144  # bytes to read at once
-
-
 def receive(line: socket.socket) -> bytes | None:
     """What has arrived: None if nothing has, on a socket that does not block, and no bytes at all at the end, or after
     an error."""
@@ -220,20 +210,11 @@ def receive(line: socket.socket) -> bytes | None:
         return b""
 
 
-M = TypeVar("M", bound=Struct)
-
-LONGEST_MESSAGE = 64 * 1024 * 1024  # bytes of one message; a job and its result are a few MiB at most
-
-_LENGTH = Layout(">I")
-_ENCODER = msgpack.Encoder()
-
-
 class BrokenLine(Exception):
     """What arrived was never sent by us: somebody else has written to the stream."""
 
 
 def encode(message: Struct) -> bytes:
-    """The message as it goes on the stream."""
     body = _ENCODER.encode(message)
     return _LENGTH.pack(len(body)) + body
 
@@ -250,7 +231,7 @@ class Inbox(Generic[M]):
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[M]:
-        """The messages that are complete now, in their order. Raises BrokenLine."""
+        """Return the messages that are complete now, in their order. Raises BrokenLine."""
         self._data += data
         messages: list[M] = []
         at = 0
@@ -271,9 +252,6 @@ class Inbox(Generic[M]):
             return self._decoder.decode(body)
         except Exception as error:
             raise BrokenLine(str(error)) from error
-
-
-WIDTH = 8  # bytes of one number
 
 
 class WorkerFlag(IntEnum):
@@ -314,7 +292,7 @@ class RunningJobs:
 
     @classmethod
     def create(cls, size: int) -> "RunningJobs":
-        """Memory to be shared: another process attaches to its `fd`."""
+        """Create memory to be shared: another process attaches to its `fd`."""
         fd = unnamed_file("shigoto-running-jobs")
         # Written, not only made longer: a place that the disk has no room for would kill whoever writes there.
         os.write(fd, bytes(_length(size)))
@@ -322,48 +300,45 @@ class RunningJobs:
 
     @classmethod
     def attach(cls, fd: int, size: int) -> "RunningJobs":
-        """The memory that another process has created, by the open file that it has passed on."""
+        """Map the memory that another process has created, by the open file that it has passed on."""
         memory = mmap.mmap(fd, _length(size))
         return cls(memoryview(memory), fd=fd, memory=memory)
 
     @classmethod
     def private(cls, size: int) -> "RunningJobs":
-        """Memory that nobody else can read."""
+        """Return memory that no other process can read."""
         return cls(memoryview(bytearray(_length(size))))
 
     def running(self) -> list[int]:
-        """The numbers of the jobs that run in the process itself."""
         return [number for number in self.numbers if number > 0]
 
     def in_children(self) -> list[int]:
-        """The numbers of the jobs that run in its child processes."""
         return [-number for number in self.numbers if number < 0]
 
     def children(self) -> list[int]:
-        """The ids of the child processes in which jobs run; each is also that of a process group."""
+        """Return the ids of the child processes in which jobs run; each is also that of a process group."""
         return [pid for number, pid in zip(self.numbers, self.pids, strict=True) if number < 0]
 
     def raise_flag(self, flag: WorkerFlag, value: int = 1) -> None:
-        """Say this; it stays said."""
+        """Set a flag, for good."""
         self._flags[flag] = value
 
     def has(self, flag: WorkerFlag) -> bool:
-        """Whether this was said."""
         return bool(self._flags[flag])
 
     def cycled_at(self) -> float | None:
-        """When the worker has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
+        """Return when the worker finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
         return self._flags[WorkerFlag.CYCLED] / 1000 or None
 
     def close(self) -> None:
-        """Close the open file; the memory stays for as long as somebody looks at it."""
+        """Close the open file; the memory stays as long as it is mapped."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
 
 
 def unnamed_file(label: str) -> int:
-    """An open file without a name, in memory where the system has such files; `label` is for people who look."""
+    """Open a file without a name, in memory where the system has such files; `label` is shown to people."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(label)
     from tempfile import TemporaryFile
@@ -373,5 +348,4 @@ def unnamed_file(label: str) -> int:
 
 
 def _length(size: int) -> int:
-    """In bytes."""
     return (2 * size + len(WorkerFlag)) * WIDTH

@@ -39,6 +39,9 @@ TOO_SLOW = (
     "The process did not end in time after a stop, and is ended now. Jobs that it could not give back are run"
     " again when its lease is over"
 )
+LAST_MOMENT = 1.0  # seconds from the last release until nothing runs here any more; others wait for two
+FLUSHED_WITHIN = 0.8  # seconds for spans and the like to leave; less than the last moment
+TIDY = 0.1  # seconds for the tasks and threads that handlers have left behind
 
 
 class Watchdog:
@@ -64,7 +67,7 @@ class Watchdog:
         self._thread.join()
 
     def allow(self, seconds: float) -> None:
-        """Let the process live for so long, unless it was allowed less already. Safe anywhere."""
+        """Let the process last so long, unless it was allowed less before. Safe anywhere."""
         self._news.put(seconds)
 
     def _watch(self) -> None:
@@ -74,15 +77,12 @@ class Watchdog:
             try:
                 patience = self._news.get(timeout=None if left == inf else max(0.0, left))
             except Empty:
-                self._end_process()
+                if self._before_end is not None:
+                    self._before_end()
+                exit_after(_log_too_slow, self.code)
             if patience is None:
                 return
             end_at = min(end_at, time.monotonic() + patience)
-
-    def _end_process(self) -> NoReturn:
-        if self._before_end is not None:
-            self._before_end()
-        exit_after(_log_too_slow, self.code)
 
 
 def _log_too_slow() -> None:
@@ -91,7 +91,7 @@ def _log_too_slow() -> None:
 
 
 def exit_after(final_message: Callable[[], None], code: int) -> NoReturn:
-    """End the process when this is said, or cannot be said: whoever reads our output may be stuck."""
+    """End the process when this is logged, or after 0.5 s: the reader of its output may be stuck."""
     teller = threading.Thread(target=final_message, name="shigoto-last-words", daemon=True)
     try:
         teller.start()
@@ -124,7 +124,6 @@ class StopLevels:
                 self._stop()
 
     def ask_more(self) -> None:
-        """The next level."""
         self.ask(self.level + 1)
 
 
@@ -161,23 +160,14 @@ class SignalWatch:
             os.kill(os.getpid(), number)
 
 
-LAST_MOMENT = 1.0  # seconds from the last release until nothing runs here any more; others wait for two
-FLUSHED_WITHIN = 0.8  # seconds for spans and the like to leave; less than the last moment
-TIDY = 0.1  # seconds for the tasks and threads that handlers have left behind
-
-
 class ExitReport(Protocol):
     """How it ended, as far as its process is concerned: `running` are parts of it that could not be stopped."""
 
     @property
-    def running(self) -> int:
-        """How many are still at it."""
-        ...
+    def running(self) -> int: ...
 
     @property
-    def exit_code(self) -> int:
-        """That of the process."""
-        ...
+    def exit_code(self) -> int: ...
 
 
 T = TypeVar("T", bound=ExitReport)
@@ -201,12 +191,36 @@ def run_to_the_end(
     """
     others = set(threading.enumerate())
     app.bus.subscribe(partial(_hurry, watchdog), WorkerLeaving)
-    over = threading.Event()
+    over = False
+
+    async def work() -> int:
+        nonlocal over
+        try:
+            begin()
+            other = asyncio.create_task(beside(), name="shigoto-beside")
+            try:
+                stopped = await worker.run()
+                watchdog.code = stopped.exit_code
+            finally:
+                other.cancel()
+                watchdog.allow(CLOSING_SECONDS)
+            ended(stopped)
+            if not stopped.running:
+                # The event loop has nothing left to do, so it may as well wait here.
+                app.flush(FLUSHED_WITHIN)
+                app.exporters.end()
+            if stopped.running or not await _tidy():
+                # They would keep the process alive, at work on jobs that are no longer its own.
+                leave_now(watchdog.code)
+            return watchdog.code
+        finally:
+            over = True
+
     with asyncio.Runner(loop_factory=event_loop()) as runner:
         try:
-            code = runner.run(_run(app, worker, watchdog, begin, beside, ended, over))
+            code = runner.run(work())
         finally:
-            if not over.is_set():
+            if not over:
                 cut_off()
     app.close()
     if any(not thread.daemon for thread in set(threading.enumerate()) - others):
@@ -216,13 +230,13 @@ def run_to_the_end(
 
 
 def _hurry(watchdog: Watchdog, event: WorkerLeaving) -> None:
-    """What still runs here is given back now, and soon runs elsewhere."""
+    """Shorten the end of the process: what still runs here is given back now, and soon runs elsewhere."""
     if event.running:
         watchdog.allow(LAST_MOMENT)
 
 
 def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the event loop: uvloop where it is installed."""
+    """Return the factory of the event loop: uvloop where it is installed."""
     if find_spec("uvloop") is None:
         return asyncio.new_event_loop
     factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
@@ -230,7 +244,7 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def leave_now(code: int) -> NoReturn:
-    """End the process now; nobody who reads our output can hold it up."""
+    """End the process now; a reader of its output cannot delay that."""
 
     def flush() -> None:
         logging.shutdown()
@@ -241,50 +255,8 @@ def leave_now(code: int) -> NoReturn:
     exit_after(flush, code)
 
 
-async def _run(
-    app: Shigoto,
-    worker: Runnable[T],
-    watchdog: Watchdog,
-    begin: Callable[[], None],
-    beside: Callable[[], Coroutine[Any, Any, None]],
-    ended: Callable[[T], None],
-    over: threading.Event,
-) -> int:
-    try:
-        return await _work(app, worker, watchdog, begin, beside, ended)
-    finally:
-        over.set()
-
-
-async def _work(
-    app: Shigoto,
-    worker: Runnable[T],
-    watchdog: Watchdog,
-    begin: Callable[[], None],
-    beside: Callable[[], Coroutine[Any, Any, None]],
-    ended: Callable[[T], None],
-) -> int:
-    begin()
-    other = asyncio.create_task(beside(), name="shigoto-beside")
-    try:
-        stopped = await worker.run()
-        watchdog.code = stopped.exit_code
-    finally:
-        other.cancel()
-        watchdog.allow(CLOSING_SECONDS)
-    ended(stopped)
-    if not stopped.running:
-        # The event loop has nothing left to do, so it may as well wait here.
-        app.flush(FLUSHED_WITHIN)
-        app.exporters.end()
-    if stopped.running or not await _tidy():
-        # They would keep the process alive, at work on jobs that are no longer its own.
-        leave_now(watchdog.code)
-    return watchdog.code
-
-
 async def _tidy() -> bool:
-    """Whether all tasks that are left give in to a cancel, and all threads of `to_thread` are idle."""
+    """Return True if all tasks that are left give in to a cancel, and all threads of `to_thread` are idle."""
     loop = asyncio.get_running_loop()
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:

@@ -25,7 +25,7 @@ from math import inf
 from shigoto.context import JobLog, Signals
 from shigoto.model.job import Lease, LogLine
 from shigoto.model.time import Millis
-from shigoto.model.worker import Ending, LogTail, Settlement
+from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import ChildFailed, JobStarted
 from shigoto.worker import endings
 from shigoto.worker.child_process import (
@@ -43,13 +43,21 @@ from shigoto.worker.child_process import (
     Tell,
     Warn,
 )
-from shigoto.worker.pool import Settle, TimeLimits, first_of, tell_started
+from shigoto.worker.pool import Pool, Settle, first_of, slot_of, tell_started
 from shigoto.worker.runner import Runner, too_long
-from shigoto.worker.slots import Slots
 from shigoto.worker.state import WorkerState
 from shigoto.worker.stopping import Wakeup
 
 KEPT_FOR = 60.0  # seconds from the last use
+MOST_LINES = 20  # of what a run has written last, for the report of its crash
+GRACE = 2.0  # seconds from the word to end a run to the end of its process
+SLACK = 3.0  # seconds after that, until a child that nobody has killed ends by itself
+DUMP = 0.1  # seconds for a child to write down where it is
+LOOK = 0.5  # seconds between looks at children whose sockets others hold open
+BEGINS_WITHIN = 60.0  # seconds for a child to load the app and to enter its lifespan
+LEAVES_WITHIN = 5.0  # seconds for a child that is not needed any more
+DIES_WITHIN = 1.0  # seconds from a kill to the end
+FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds without a try, after a child could not begin
 
 
 class IdleChildren:
@@ -62,24 +70,18 @@ class IdleChildren:
 
     @property
     def wanted(self) -> bool:
-        """Whether one should be ready."""
         return self._time() < self._ready_until
 
     @property
     def over(self) -> bool:
-        """Whether those that have nothing to do may go."""
+        """Return True if children that have nothing to do may go."""
         return self._time() >= max(self._ready_until, self._kept_until)
 
     def want(self, seconds: float) -> None:
-        """Have one ready for so long."""
         self._ready_until = max(self._ready_until, self._time() + seconds)
 
     def use(self) -> None:
-        """There was work for one."""
         self._kept_until = self._time() + KEPT_FOR
-
-
-MOST_LINES = 20  # of what a run has written last, for the report of its crash
 
 
 class ProcessSlot:
@@ -90,19 +92,8 @@ class ProcessSlot:
     of a run that is not told yet, because its process must be gone first.
     """
 
-    def __init__(
-        self,
-        limits: TimeLimits,
-        time: Callable[[], float],
-        *,
-        warn: Callable[["ProcessSlot"], None],
-        halt: Callable[["ProcessSlot", Ending], None],
-        index: int,
-    ) -> None:
-        self._limits = limits
-        self._time = time
-        self._warn = warn
-        self._halt = halt
+    def __init__(self, pool: "ProcessPool", index: int) -> None:
+        self._pool = pool
         self.index = index
         self.child: ChildProcess | None = None
         self.lease: Lease | None = None
@@ -120,17 +111,14 @@ class ProcessSlot:
 
     @property
     def readiness(self) -> int:
-        """How soon a job could start here."""
         return 0 if self.child is None else 1 + self.child.ready
 
     def take(self, lease: Lease) -> None:
-        """Hold this job."""
         self.lease, self.signals, self.wanted, self.settlement = lease, Signals(), None, None
         self.sent = self.begun = False
         self.lines.clear()
 
     def empty(self) -> None:
-        """The job is gone from here."""
         self.lease, self.wanted, self.settlement = None, None, None
         self.sent, self.limit_at = False, inf
         if self.killing is not None:
@@ -138,68 +126,45 @@ class ProcessSlot:
             self.killing = None
 
     def keep(self, settlement: Settlement) -> None:
-        """The run has ended so; tell it later."""
+        """Keep the end of the run until its process is gone."""
         self.settlement, self.limit_at = settlement, inf
 
     def is_over_limit(self) -> bool:
-        """Whether the run that is here, or was until now, has passed its hard limit."""
-        return self._time() >= self._hard_at
+        """Return True if the run that is here, or was until now, has passed its hard limit."""
+        return self._pool.time() >= self._hard_at
 
     def is_about(self, said: RunNews) -> bool:
-        """Whether the job that runs here has said it."""
         lease = self.lease
         return self.sent and lease is not None and (said.number, said.token) == (lease.number, lease.token)
 
-    def hear(self, said: RunNews) -> None:
-        """What the handler has said."""
+    def hear(self, said: RunNews | Settlement) -> None:
+        """Note what the handler has said, while it ran or with its end."""
+        signals = self.signals
         if said.progress is not None:
-            self._hear_progress(said.progress, said.progress_text)
-            self.signals.progress_changed = True
-        self._hear_lines(said.log)
-
-    def hear_last(self, settlement: Settlement) -> None:
-        """What came with the end of the run."""
-        if settlement.progress is not None:
-            self._hear_progress(settlement.progress, settlement.progress_text)
-        self._hear_lines(settlement.log)
+            signals.progress, signals.progress_text = said.progress, said.progress_text or ""
+            signals.progress_changed = True
+        if said.log is not None:
+            signals.lines = signals.lines or JobLog()
+            for line in said.log.lines:
+                signals.lines.add(line.at, line.level, line.text)
+            self.lines.extend(said.log.lines)
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
         """End the run if it takes longer than the hard limit, and say so at the soft one."""
-        self.limit_at, self._hard_at, self._softly = first_of(self._time(), hard, soft)
+        self.limit_at, self._hard_at, self._softly = first_of(self._pool.time(), hard, soft)
         if self.limit_at < inf:
-            self._limits.watch(self.limit_at)
+            self._pool.limits.watch(self.limit_at)
 
     def time_out(self) -> None:
-        """A limit is reached."""
         if self._softly:
             self._softly = False
             self.limit_at = self._hard_at
-            self._warn(self)
+            self._pool.warn(self)
         else:
-            self._halt(self, Ending.ERRORED)
-
-    def _hear_progress(self, progress: float, text: str | None) -> None:
-        self.signals.progress, self.signals.progress_text = progress, text or ""
-
-    def _hear_lines(self, tail: LogTail | None) -> None:
-        if tail is not None:
-            lines = self.signals.lines = self.signals.lines or JobLog()
-            for line in tail.lines:
-                lines.add(line.at, line.level, line.text)
-            self.lines.extend(tail.lines)
+            self._pool.halt(self, Ending.ERRORED)
 
 
-GRACE = 2.0  # seconds from the word to end a run to the end of its process
-SLACK = 3.0  # seconds after that, until a child that nobody has killed ends by itself
-DUMP = 0.1  # seconds for a child to write down where it is
-LOOK = 0.5  # seconds between looks at children whose sockets others hold open
-BEGINS_WITHIN = 60.0  # seconds for a child to load the app and to enter its lifespan
-LEAVES_WITHIN = 5.0  # seconds for a child that is not needed any more
-DIES_WITHIN = 1.0  # seconds from a kill to the end
-FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds without a try, after a child could not begin
-
-
-class ProcessPool:
+class ProcessPool(Pool):
     """Runs jobs in child processes, at most `size` at once."""
 
     def __init__(
@@ -212,64 +177,44 @@ class ProcessPool:
         settle: Settle,
         room: Callable[[], None],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.slots = Slots(size, self._loop.time())
-        self._state = state
+        super().__init__(state, size=size, settle=settle, room=room)
+        self.time = self._loop.time
         self._runner = runner
         self._begin = begin
-        self._settle = settle
-        self._room = room
-        self._limits = TimeLimits(self.busy_slots)
-        self._process_slots = [
-            ProcessSlot(self._limits, self._loop.time, warn=self.warn, halt=self.halt, index=index)
-            for index in state.take_indexes(size)
-        ]
-        self._buffer: deque[Lease] = deque()
-        self._tell = False
+        self._process_slots = [ProcessSlot(self, index) for index in state.take_indexes(size)]
         self._leaving: set[ChildProcess] = set()
         self._changed = Wakeup()
         self._look_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._told: str | None = None
-        self._idle_children = IdleChildren(self._loop.time)
-        self._closed = False
+        self._idle_children = IdleChildren(self.time)
 
     @property
     def resting(self) -> bool:
-        """Whether a child could not begin a short while ago."""
         return self._rest_timer is not None
 
-    @property
-    def buffered(self) -> int:
-        """How many leases wait for a slot."""
-        return len(self._buffer)
-
     def busy_slots(self) -> list[ProcessSlot]:
-        """The slots that hold a job right now."""
         return [slot for slot in self._process_slots if slot.lease is not None]
 
     def keep_child_ready(self, seconds: float = 0.0) -> None:
-        """Have a child ready for so long, or for as long as was said before."""
+        """Have a child ready for so long, or for as long as was asked before."""
         self._idle_children.want(seconds)
         may_start = self._idle_children.wanted and not self._closed and not self.resting
         if may_start and all(slot.child is None for slot in self._process_slots):
             self._start(self._process_slots[0])
 
     def give(self, leases: Sequence[Lease]) -> None:
-        """Run these, in this order."""
         self._tell = self._state.bus.wants(JobStarted)
         self._idle_children.use()
         self._buffer.extend(leases)
         if self.resting or self._closed:
-            self._release_unsent()
+            self._release(self.take_back())
         else:
             self._feed()
 
     def take_back(self) -> list[Lease]:
-        """Every lease that has not been sent to a child yet."""
-        leases = list(self._buffer)
-        self._buffer.clear()
+        leases = super().take_back()
         for slot in self._process_slots:
             if slot.lease is not None and not slot.sent:
                 leases.append(slot.lease)
@@ -277,8 +222,7 @@ class ProcessPool:
         return leases
 
     def cancel(self, lease: Lease) -> bool:
-        """Tell a running job that it should stop, and see to it that it does."""
-        slot = self._slot_of(lease)
+        slot = slot_of(lease, self._process_slots)
         if slot is None:
             return False
         if not slot.sent:
@@ -290,21 +234,19 @@ class ProcessPool:
         return True
 
     def lose(self, lease: Lease) -> bool:
-        """Kill a running job that somebody has taken away."""
-        slot = self._slot_of(lease)
+        slot = slot_of(lease, self._process_slots)
         if slot is not None:
             slot.signals.lost = True
             self._cut(slot)
         return slot is not None
 
     def cut(self, lease: Lease) -> None:
-        """Kill a running job; it is released."""
-        slot = self._slot_of(lease)
+        slot = slot_of(lease, self._process_slots)
         if slot is not None:
             self._cut(slot)
 
     def tell_stopping(self) -> None:
-        """Let running jobs know that the worker is about to stop, and idle children go."""
+        """Tell running jobs that the worker is about to stop, and end idle children."""
         self._closed = True
         for slot in self._process_slots:
             if slot.sent and not slot.signals.stopping:
@@ -319,7 +261,7 @@ class ProcessPool:
             self.halt(slot, Ending.RELEASED, kill=False)
 
     async def close(self, patience: float) -> None:
-        """Kill every running job, and see the others off; they have `patience` seconds to go by themselves."""
+        """Kill every running job, and give the idle children `patience` seconds to end by themselves."""
         self.tell_stopping()
         for slot in self.busy_slots():
             self._cut(slot)
@@ -328,13 +270,13 @@ class ProcessPool:
         for child in self._leaving:
             child.kill()
         await self._until_gone(max(deadline, self._loop.time() + DIES_WITHIN))
-        self._limits.close()
+        self.limits.close()
         for timer in (self._look_timer, self._rest_timer, *(slot.killing for slot in self._process_slots)):
             if timer is not None:
                 timer.cancel()
 
     def warn(self, slot: ProcessSlot) -> None:
-        """The run has reached its soft limit."""
+        """Tell the child that its run has reached its soft limit."""
         lease = slot.lease
         if lease is not None and slot.child is not None and slot.wanted is None:
             slot.signals.overdue = True
@@ -342,7 +284,7 @@ class ProcessPool:
             slot.child.send(Warn(number=lease.number, token=lease.token, text=text))
 
     def halt(self, slot: ProcessSlot, wanted: Ending, *, kill: bool = True) -> None:
-        """End the run, as `wanted` or as an earlier word wanted it; by force after a grace, if `kill`."""
+        """End the run, as `wanted` or as an earlier order wanted it; kill its process after a grace, if `kill`."""
         lease, child = slot.lease, slot.child
         if lease is None or child is None or not slot.sent:
             return
@@ -368,11 +310,8 @@ class ProcessPool:
         if lease is not None and child is not None:
             child.send(Tell(number=lease.number, token=lease.token, cancelled=cancelled, stopping=stopping))
 
-    def _slot_of(self, lease: Lease) -> ProcessSlot | None:
-        return next((slot for slot in self._process_slots if slot.lease is lease), None)
-
     def _feed(self) -> None:
-        """Give what is buffered to slots that are free, to those with a child that is ready first."""
+        """Give buffered leases to free slots, first to those whose child is ready."""
         while self._buffer:
             free = [slot for slot in self._process_slots if slot.lease is None]
             if not free:
@@ -447,7 +386,7 @@ class ProcessPool:
 
     def _finished(self, slot: ProcessSlot, child: ChildProcess, settlement: Settlement) -> None:
         self._failures, self._told = 0, None
-        slot.hear_last(settlement)
+        slot.hear(settlement)
         if slot.wanted is not None or slot.signals.overdue:
             slot.keep(settlement)
             child.kill()
@@ -458,7 +397,7 @@ class ProcessPool:
         self._go_on()
 
     def _put_out(self, slot: ProcessSlot, settlement: Settlement) -> None:
-        """The job leaves its slot."""
+        """Take the job out of its slot, and settle it."""
         lease, seconds = slot.lease, self._state.clock() - slot.started if slot.sent else 0.0
         self._state.running_jobs.numbers[slot.index] = 0
         slot.empty()
@@ -481,7 +420,7 @@ class ProcessPool:
         self._go_on()
 
     def _end_of_dead_run(self, slot: ProcessSlot, lease: Lease, child: ChildProcess) -> Settlement:
-        """How a run has ended whose process is gone: by itself, as we wanted it, before it began, or by a crash."""
+        """Return the end of a run whose process is gone: its own, a wanted one, none before it began, or a crash."""
         wanted = slot.wanted
         if wanted is None and slot.is_over_limit() and child.ran_out_of_time():
             wanted = Ending.ERRORED
@@ -499,8 +438,8 @@ class ProcessPool:
         return endings.with_signals(settlement, slot.signals)
 
     def _failed(self, error: str) -> None:
-        """A child could not begin. That is no fault of the job that waited for it; and try no more for a while."""
-        self._release_unsent()
+        """Rest after a child that could not begin. The job that waited for it is not to blame."""
+        self._release(self.take_back())
         if self._closed or self.resting:
             return
         pause = min(LONGEST_REST, FIRST_REST * 2.0 ** min(self._failures, 30))
@@ -515,10 +454,6 @@ class ProcessPool:
         self._rest_timer = None
         self._go_on()
 
-    def _release_unsent(self) -> None:
-        for lease in self.take_back():
-            self._settle(lease, endings.released(lease, ran=False), 0.0)
-
     def _go_on(self) -> None:
         if not self._closed:
             if not self.resting:
@@ -527,7 +462,7 @@ class ProcessPool:
             self._room()
 
     def _retire(self, slot: ProcessSlot) -> None:
-        """See a child off: it has done enough. One that has not even begun has nothing to put away."""
+        """End a child that is not needed. One that has not begun has nothing to put away, and is killed."""
         child, slot.child = slot.child, None
         if child is not None:
             self._leaving.add(child)

@@ -38,7 +38,7 @@ from math import inf
 from operator import is_not
 from random import Random
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from msgspec import Struct, structs
 
@@ -57,13 +57,19 @@ from shigoto.model.job import FailureKind, Lease
 from shigoto.model.secrets import is_encrypted
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
-from shigoto.observe.tracing import Resting, Tracing
+from shigoto.observe.tracing import Tracing
 from shigoto.options import MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.task import Task
 from shigoto.worker import endings, interrupts
+from shigoto.worker.interrupts import Interrupts
 from shigoto.worker.pool import RunSlot, StrandSlot
 from shigoto.worker.reporting import hidden
+
+HERE = (__file__, interrupts.__file__)
+UNKNOWN_DELAY = 60_000
+NOBODY = detached("")
+MOST_DISTURBED = 10_000
 
 
 class TaskPlan(Struct, frozen=True, eq=False):
@@ -86,20 +92,8 @@ class TaskPlan(Struct, frozen=True, eq=False):
     defaults: Mapping[str, Any] = MappingProxyType({})  # of the secrets
 
 
-class Guard(Protocol):
-    """What may raise in a sync handler from outside, but only between these two."""
-
-    def arm(self) -> None:
-        """The handler begins."""
-        ...
-
-    def disarm(self) -> None:
-        """The handler has ended."""
-        ...
-
-
-def plan_of(task: Task[..., Any], guard: Guard | None) -> TaskPlan:
-    """The plan of a task; `guard` surrounds its function, if that is a sync one."""
+def plan_of(task: Task[..., Any], guard: Interrupts | None) -> TaskPlan:
+    """Return the plan of a task; `guard` surrounds its function, if that is a sync one."""
     signature, options = task.signature, task.options
     return TaskPlan(
         fn=task.fn if guard is None or task.is_async else _guarded(task.fn, guard),
@@ -119,7 +113,7 @@ def plan_of(task: Task[..., Any], guard: Guard | None) -> TaskPlan:
     )
 
 
-def _guarded(fn: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+def _guarded(fn: Callable[..., Any], guard: Interrupts) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             guard.arm()
@@ -138,7 +132,7 @@ def _is_bare(signature: Signature) -> bool:
 
 
 def arguments_of(plan: TaskPlan, lease: Lease, context: Context) -> dict[str, Any]:
-    """The arguments of a job, which may be encrypted, or have secrets in them. Raises EncryptionKeyMissing."""
+    """Return the arguments of a job, decrypted, with secrets noted for redaction. Raises EncryptionKeyMissing."""
     if not plan.redacted:
         return {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
     payload, redaction = unredacted(
@@ -150,21 +144,14 @@ def arguments_of(plan: TaskPlan, lease: Lease, context: Context) -> dict[str, An
 
 
 def limits_of(lease: Lease, plan: TaskPlan) -> tuple[Millis | None, Millis | None]:
-    """The limits in force; those given with the job come first, where 0 is for none."""
+    """Return the hard and the soft limit in force; those given with the job come first, where 0 means none."""
     hard = plan.timeout if lease.timeout is None else lease.timeout
     soft = plan.soft_timeout if lease.soft_timeout is None else lease.soft_timeout
     return hard or None, soft or None
 
 
 def too_long(which: str, limit: Millis | None) -> str:
-    """What is said of a run that reached this limit."""
     return f"the run took longer than its {which} of {(limit or 0) / 1000:g} s"
-
-
-HERE = (__file__, interrupts.__file__)
-UNKNOWN_DELAY = 60_000
-NOBODY = detached("")
-MOST_DISTURBED = 10_000
 
 
 class Runner:
@@ -182,7 +169,7 @@ class Runner:
         *,
         services: JobServices | None = None,
         signals: Callable[[], Signals] = Signals,
-        guard: Guard | None = None,
+        guard: Interrupts | None = None,
         failed: Callable[[Lease, BaseException], None] | None = None,
         tracing: Tracing | None = None,
     ) -> None:
@@ -192,7 +179,6 @@ class Runner:
         self._signals = signals
         self._tell_failed = failed
         self._tracing = tracing
-        self.resting: Resting | None = None
         self._variables = copy_context()
         self._owner = _current_task()
         # A cancel that was swallowed long before the worker began says nothing about it.
@@ -238,18 +224,14 @@ class Runner:
             strand.limit_at = inf
         if entered is not None and self._tracing is not None:
             self._tracing.leave(entered, lease, settlement)
-        if strand.cancels or strand.task.cancelling() or left_something(before, self.resting):
-            _tidy(strand, before, self.resting)
+        if strand.cancels or strand.task.cancelling() or left_something(before):
+            _tidy(strand, before)
         strand.lease = None
         return settlement
 
     def _remember(self, strand: StrandSlot) -> Variables:
-        """The context variables that a strand begins with, ours with nobody's job, lest one be remembered with them."""
+        """Note the context variables that a strand begins with, before it has a job."""
         current_context.set(NOBODY)
-        if self.resting is not None:
-            self.resting.current.set(self.resting.inside)
-        elif self._tracing is not None:
-            self.resting = self._tracing.rest()
         strand.variables = copy_context()
         return strand.variables
 
@@ -266,7 +248,6 @@ class Runner:
             return self.broke(lease, error)
 
     def broke(self, lease: Lease, error: BaseException) -> Settlement:
-        """The end of a run that broke its strand or thread."""
         plan = self._plans.get(lease.task)
         retry = Retry() if plan is None else plan.retry
         return self._failed(lease, retry, error)
@@ -335,7 +316,7 @@ class Runner:
     def _told_apart(
         self, strand: StrandSlot, lease: Lease, plan: TaskPlan, error: BaseException
     ) -> Settlement:
-        """Whose doing was it?"""
+        """Tell apart who has cancelled, if it was a cancel."""
         if self.forked:
             end_child(error)
         if isinstance(error, asyncio.CancelledError):
@@ -359,7 +340,7 @@ class Runner:
         return self._failed(lease, plan.retry, error, _kind(slot.wanted, error))
 
     def _gave_in(self, wanted: Ending, lease: Lease, plan: TaskPlan, error: BaseException) -> Settlement:
-        """The end of a run that we have cut short, as we wanted it."""
+        """Return the end of a run that the worker has cut short, as it wanted it."""
         if wanted is Ending.CANCELLED:
             return endings.cancelled(lease)
         if wanted is Ending.RELEASED:
@@ -368,19 +349,19 @@ class Runner:
         return self._failed(lease, plan.retry, late, FailureKind.TIMEOUT)
 
     def cut_short(self, wanted: Ending, lease: Lease, trace: str | None) -> Settlement:
-        """The end of a run whose process had to be killed, with what is known of where it was."""
+        """Return the end of a run whose process had to be killed, with what is known of where it was."""
         plan = self._plans[lease.task]
         settlement = self._gave_in(wanted, lease, plan, JobCancelled())
         return structs.replace(settlement, traceback=trace) if settlement.error is not None else settlement
 
     def limits(self, lease: Lease) -> tuple[Millis | None, Millis | None]:
-        """How long a run of the job may take, and after how long it is told so."""
+        """Return the hard and the soft limit of a job."""
         return limits_of(lease, self._plans[lease.task])
 
     def _with_signals(
         self, lease: Lease, plan: TaskPlan, signals: Signals, settlement: Settlement
     ) -> Settlement:
-        """The end of a run about which the handler or the worker has said more."""
+        """Return the end of a run about which the handler or the worker has said more."""
         if signals.ended == "committed":
             settlement = endings.after_commit(lease, settlement, signals)
         elif signals.ended == "joined" and settlement.ending is Ending.COMPLETED:
@@ -396,14 +377,18 @@ class Runner:
         )
 
     def _redacted(self, lease: Lease, redaction: Redaction, settlement: Settlement) -> Settlement:
-        """The end of a run that keeps something to itself."""
         try:
             return redaction.settlement(settlement, MAX_PAYLOAD)
         except ResultInvalid as error:
-            return endings.instead_of(settlement, self._refused(lease, error, FailureKind.RESULT_INVALID))
+            return structs.replace(
+                self._refused(lease, error, FailureKind.RESULT_INVALID),
+                progress=settlement.progress,
+                progress_text=settlement.progress_text,
+                log=settlement.log,
+            )
 
     def _undone(self, lease: Lease, plan: TaskPlan, why: str) -> Settlement:
-        """The end of a run that returned although its transaction came to nothing."""
+        """Return the end of a run that returned although its transaction was not committed."""
         return structs.replace(self._failed(lease, plan.retry, JobError(why)), error=why)
 
     def _is_first_disturbance(self, lease: Lease) -> bool:
@@ -442,12 +427,12 @@ def _kind(wanted: Ending | None, error: BaseException) -> FailureKind:
 def _too_long(
     kind: type[TimeoutError], which: str, limit: Millis | None, error: BaseException
 ) -> TimeoutError:
-    """What a cancel by a time limit is called, with the place where it struck."""
+    """Return the error that a cancel by a time limit becomes, with the place where it struck."""
     return kind(too_long(which, limit)).with_traceback(error.__traceback__)
 
 
-def _tidy(strand: StrandSlot, before: Variables, resting: Resting | None) -> None:
-    """Take back our own cancels; a strand that a handler left otherwise changed is not used again.
+def _tidy(strand: StrandSlot, before: Variables) -> None:
+    """Take back the cancels of the worker; a strand that a handler left otherwise changed is not used again.
 
     Context variables that a handler set, or a cancel that is not ours, would reach the next job in this strand.
     """
@@ -456,7 +441,7 @@ def _tidy(strand: StrandSlot, before: Variables, resting: Resting | None) -> Non
     strand.cancels = 0
     strand.wanted = None
     strand.limit_at = inf
-    strand.worn = strand.worn or strand.task.cancelling() > 0 or left_something(before, resting)
+    strand.worn = strand.worn or strand.task.cancelling() > 0 or left_something(before)
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -466,34 +451,20 @@ def _current_task() -> asyncio.Task[Any] | None:
         return None
 
 
-def left_something(before: Variables, resting: Resting | None) -> bool:
-    """Whether the handler has set a context variable, other than our own, which every job sets. A place in a trace that
-    it has gone to, and not left again, is taken back: that is a frequent slip.
+def left_something(before: Variables) -> bool:
+    """Return True if the handler has set a context variable, other than our own, which every job sets.
 
     By identity: `before != after` asks values for equality, which raises for arrays, and holds for a fresh list
-    in place of another. Mostly there is no variable but our own, and that of traces; with more it takes 0.3 µs.
+    in place of another. Mostly there is no variable but our own; with more it takes 0.3 µs.
     """
     after = copy_context()
-    if resting is None:
-        if len(after) == 1:
-            return False
-    else:
-        if after.get(resting.current) is not resting.inside:
-            resting.current.set(resting.inside)
-            after = copy_context()
-        if len(after) == 2:
-            return False
+    if len(after) == 1:
+        return False
     return len(after) != len(before) or sum(map(is_not, after.values(), before.values())) != 1
 
 
-class Forkable(Protocol):
-    """Whoever must know that it finds itself in a child."""
-
-    forked: bool
-
-
-def watch_forks(runner: Forkable) -> None:
-    """Tell the runner when it finds itself in a child; asking for the process id after every job costs more."""
+def watch_forks(runner: Runner) -> None:
+    """Mark the runner in each process forked from here; to ask for the process id after each job costs more."""
     known = weakref.ref(runner)
 
     def forked() -> None:

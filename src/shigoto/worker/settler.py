@@ -64,6 +64,7 @@ class Settler:
         self._waiting: list[EndedRun] = []
         self._sending: list[EndedRun] = []
         self._busy: list[EndedRun] = []
+        self._apart = 0  # so many of those that wait are sent one by one
         self._outwaiting: asyncio.Task[None] | None = None
         self._wakeup = Wakeup()
         self._trouble = Trouble(state, "settler")
@@ -77,12 +78,11 @@ class Settler:
 
     @property
     def backlog(self) -> int:
-        """How many settlements have no verdict yet."""
         return len(self._waiting) + len(self._sending) + len(self._busy)
 
     @property
     def held_back(self) -> int:
-        """How many leases wait for the very last commit."""
+        """The number of leases that wait for the very last commit."""
         return self._held_back
 
     def add(self, lease: Lease, settlement: Settlement, seconds: float) -> None:
@@ -100,7 +100,7 @@ class Settler:
             self.put(lease, endings.released(lease, delay, ran=False), 0.0)
 
     def put(self, lease: Lease, settlement: Settlement, seconds: float) -> None:
-        """The same as `add` for a run that has surely left nothing behind."""
+        """Report a run that has surely left nothing behind; otherwise as `add`."""
         if not self._closed:
             self._waiting.append((lease, settlement, seconds))
             if self._idle:
@@ -115,7 +115,7 @@ class Settler:
         self._special = True
 
     def release_last(self, leases: Iterable[Lease], delay: Millis) -> None:
-        """Give back leases whose runs could not be stopped; whatever these still report comes too late."""
+        """Give back leases whose runs could not be stopped; what these runs still report is dropped."""
         self._closed = self._special = True
         self._waiting += [(lease, endings.released(lease, delay), 0.0) for lease in leases]
 
@@ -130,7 +130,6 @@ class Settler:
         self._dropping = True
 
     async def run(self) -> None:
-        """Report what comes, until cancelled."""
         try:
             while True:
                 if not (self._waiting or self._sending):
@@ -173,9 +172,8 @@ class Settler:
                 except StoreError:
                     continue  # still locked, or the others tell of it
                 except Exception:
-                    self._waiting += [
-                        ended for ended in batch if ended in self._busy
-                    ]  # one of them is nonsense
+                    # One of them cannot be written.
+                    self._waiting += [ended for ended in batch if ended in self._busy]
                     self._busy.clear()
                     self._wakeup.ring()
                     continue
@@ -186,7 +184,7 @@ class Settler:
             self._outwaiting = None
 
     def _tell_lost(self, dropped: list[EndedRun]) -> None:
-        """Tell of handlers that have run to their end, for nothing."""
+        """Publish that handlers have run to their end for nothing."""
         name = self._state.name
         for lease, settlement, seconds in dropped:
             if settlement.ending is not Ending.RELEASED:
@@ -212,11 +210,16 @@ class Settler:
             self._sending = []
             return
         if not self._sending:
-            count = _portion(self._waiting)
+            count = 1 if self._apart else _portion(self._waiting)
             self._sending, self._waiting = self._waiting[:count], self._waiting[count:]
         batch = self._sending
         try:
-            verdicts = await self._settle(batch)
+            if self._apart:
+                ended, verdicts = await self._settle_somehow(batch[0])
+                batch = [ended]
+            else:
+                verdicts = await self._settle(batch)
+            fates = await self._fates(batch, verdicts)
         except StoreBusy:
             if len(batch) > 1:
                 raise
@@ -224,36 +227,25 @@ class Settler:
         except StoreError:
             raise
         except Exception as error:
-            logger.warning("%d settlements cannot be stored together: %r; now one by one", len(batch), error)
-            await self._send_each()
+            self._sending = []
+            if not self._apart:
+                logger.warning(
+                    "%d settlements cannot be stored together: %r; now one by one", len(batch), error
+                )
+                self._apart, self._waiting = len(batch), [*batch, *self._waiting]
+                return
+            lease = batch[0][0]
+            logger.exception(
+                "The end of job %d cannot be stored in any form; the store gives the job back",
+                lease.number,
+                extra=about(lease),
+            )
+            # Not held any more, the next beats disown it, and the store releases it.
+            self._state.held.pop(lease.number, None)
         else:
-            fates = await self._fates(batch, verdicts)
             self._sending = []
             self._conclude(batch, verdicts, fates)
-
-    async def _send_each(self) -> None:
-        while self._sending:
-            ended = self._sending[0]
-            try:
-                ended, verdicts = await self._settle_somehow(ended)
-                fates = await self._fates([ended], verdicts)
-            except StoreBusy:
-                self._busy, self._sending = [*self._busy, ended], self._sending[1:]
-            except StoreError:
-                raise
-            except Exception:
-                lease = ended[0]
-                logger.exception(
-                    "The end of job %d cannot be stored in any form; the store gives the job back",
-                    lease.number,
-                    extra=about(lease),
-                )
-                # Not held any more, the next beats disown it, and the store releases it.
-                self._state.held.pop(lease.number, None)
-                self._sending = self._sending[1:]
-            else:
-                self._sending = self._sending[1:]
-                self._conclude([ended], verdicts, fates)
+        self._apart = max(0, self._apart - 1)
 
     async def _settle_somehow(self, ended: EndedRun) -> tuple[EndedRun, list[Verdict]]:
         """Settle one by itself; if the store cannot write it, without progress and log, or else as failed."""
@@ -274,7 +266,7 @@ class Settler:
         return await self._state.ask("settle", engine.settle(self._state.id, settlements))
 
     async def _fates(self, batch: list[EndedRun], verdicts: list[Verdict]) -> Fates:
-        """What has become of those jobs of which only the store can tell; mostly there are none."""
+        """Return the jobs of which only the store knows what became of them; mostly none."""
         unsure = [
             (ended[0], ended[1].ending is Ending.RELEASED and verdict is Verdict.ACCEPTED)
             for ended, verdict in zip(batch, verdicts, strict=True)
@@ -299,7 +291,7 @@ class Settler:
     def _set_aside(
         self, batch: list[EndedRun], verdicts: list[Verdict]
     ) -> tuple[list[EndedRun], list[Verdict]]:
-        """All but those that are locked, which are tried again apart from the others."""
+        """Return all but those that are locked, which are tried again apart from the others."""
         told = list(zip(batch, verdicts, strict=True))
         self._busy += [ended for ended, verdict in told if verdict is Verdict.BUSY]
         settled = [(ended, verdict) for ended, verdict in told if verdict is not Verdict.BUSY]
@@ -335,7 +327,7 @@ class Settler:
 
 
 def _only_the_store_knows(settlement: Settlement, verdict: Verdict) -> bool:
-    """Whether this end of a run, though accepted, does not say what became of the job."""
+    """Return True if this accepted end does not say what became of the job."""
     cut_short = settlement.ending is Ending.RELEASED and settlement.ran
     return verdict is Verdict.REPEATED or (
         verdict is Verdict.ACCEPTED and (cut_short or settlement.ending is Ending.CRASHED)
@@ -343,7 +335,7 @@ def _only_the_store_knows(settlement: Settlement, verdict: Verdict) -> bool:
 
 
 def _warn_of_releases(lease: Lease, seconds: float) -> None:
-    """A job that is given back again and again, and never gets to run, is nobody's job (A7)."""
+    """Warn of a job that is given back again and again, and never gets to run (A7)."""
     releases = lease.token - lease.attempt - lease.snoozes + 1
     if releases % MANY_RELEASES == 0 and seconds <= SHORT_RUN:
         logger.warning(
@@ -357,7 +349,7 @@ def _warn_of_releases(lease: Lease, seconds: float) -> None:
 
 
 def _portion(waiting: list[EndedRun]) -> int:
-    """How many of them to send at once: at least one."""
+    """Return how many of them to send at once: at least one."""
     count = size = 0
     for _, settlement, _ in waiting[:MOST_AT_ONCE]:
         size += len(settlement.result or "")
@@ -368,7 +360,7 @@ def _portion(waiting: list[EndedRun]) -> int:
 
 
 def completions(worker: str, ended: Iterable[EndedRun]) -> list[events.JobCompleted]:
-    """Of runs that were completed. Without `named`: each call more is one for every job."""
+    """Return the events of completed runs. Without `named`: each call more is one for every job."""
     return [
         events.JobCompleted(
             worker, lease.id, lease.number, lease.task, lease.queue, lease.tenant, lease.attempt, seconds
@@ -408,5 +400,5 @@ def event_of(
 
 
 def _said(settlement: Settlement) -> str:
-    """What is told of an error: of one that is encrypted, its type."""
+    """Return what is told of an error: of one that is encrypted, its type."""
     return "" if settlement.error is None else without_key(settlement.error)

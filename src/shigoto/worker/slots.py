@@ -64,7 +64,7 @@ class Slots:
         self._deadlines: deque[tuple[float, int]] = deque()
 
     def want(self, now: float, *, buffered: int, running: int) -> int:
-        """How many jobs to ask for now; zero while the buffer still has most of the look-ahead."""
+        """Return how many jobs to ask for now; zero while the buffer still has most of the look-ahead."""
         self._measure(now, buffered, running)
         if not (buffered or running) and self._dry_since is None:
             self._dry_since = now
@@ -73,7 +73,7 @@ class Slots:
         return max(0, min(self.window, self.size - running) + self.ahead - buffered)
 
     def gave(self, now: float, count: int, *, starved: bool = False) -> None:
-        """So many leases came from the store; `starved` if there was nothing left to run."""
+        """Note that so many leases came from the store; `starved` if there was nothing left to run."""
         self._given += count
         if self._dry_since is not None:
             self._waited += now - max(self._dry_since, self._sampled_at)
@@ -83,7 +83,7 @@ class Slots:
         self._deadlines.append((now + PATIENCE, self._given))
 
     def late(self, now: float, buffered: int) -> bool:
-        """Whether a lease has been lying unstarted for too long."""
+        """Return True if a lease has been lying unstarted for too long."""
         started = self._given - buffered
         while self._deadlines and self._deadlines[0][1] <= started:
             self._deadlines.popleft()
@@ -92,16 +92,16 @@ class Slots:
 
     @property
     def next_deadline(self) -> float | None:
-        """When to ask `late` again, if nothing else happens."""
+        """The time to ask `late` again, if nothing else happens."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def took_back(self, count: int) -> None:
-        """So many unstarted leases go back to the store; they were never given."""
+        """Note that so many unstarted leases go back to the store; they count as never given."""
         self._given -= count
         self._deadlines.clear()
 
     def collapse(self) -> None:
-        """Leases were late: look ahead only when it is earned again, and ask for one at a time until one starts."""
+        """Look ahead only when it is earned again: leases were late. Ask for one at a time until one starts."""
         self._look_ahead(0)
         self.window = 1
         self._rate = 0.0
@@ -122,7 +122,7 @@ class Slots:
         self._busiest = running
 
     def _is_plain(self, progress: int) -> bool:
-        """Whether so many have ended that their rate is beyond doubt, however short the time, and is news."""
+        """Return True if so many have ended that their rate is beyond doubt, and is news."""
         return progress >= max(ENOUGH, TURNS * self.size) and (self._samples < WARM_AFTER or self._starved)
 
     def _earned(self) -> int:
@@ -139,5 +139,5 @@ class Slots:
 
 
 def _most_of(ahead: int) -> int:
-    """What a buffer may have left when it is time to ask again; half of it is gone before the answer comes."""
+    """Return what a buffer may have left when it is time to ask again; half is gone before the answer comes."""
     return ahead * 3 // 4

@@ -1,19 +1,10 @@
-"""The start of a worker: its options, its store, the app's lifespan, and its memory.
-
-checked_…       what a worker may be told, and what holds if it is told nothing
-expect_ready    asks the store whether it is there, is made for this release, and lets a worker do no more than work
-declare         tells the store of the schedules that the code declares
-announce        tells the store of the worker itself
-Lifespan        holds open what the app opens for its handlers
-keep_freed_memory, collect_rarely
-                freed memory stays for the next claim, and garbage is looked for less often
-"""
+"""The start of a worker: its options, its store, the app's lifespan, and its memory."""
 
 import asyncio
 import gc
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -33,10 +24,17 @@ from shigoto.worker.process import RunningJobs
 MOST_SLOTS = 10_000
 MOST_JOBS = 10**12
 DAY = 86_400.0
+T = TypeVar("T")
+ANNOUNCED_WITHIN = 5.0  # seconds, if the store cannot be reached at first
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds
+logger = logging.getLogger("shigoto.worker")
+CANCEL_WITHIN = 0.2  # seconds for one that is cancelled, at the end of all patience
+FREED_BLOCK = 16_000_000  # bytes: a claim, and the one that is worked off meanwhile
+NEW_OBJECTS = 20_000
 
 
 def checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names of queues, each once; None for all."""
+    """Return the names of queues, each once; None for all."""
     if queues is None:
         return None
     names = tuple(dict.fromkeys(check_name(queue, "A queue") for queue in several("queues", queues)))
@@ -46,12 +44,11 @@ def checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def with_notices(queues: tuple[str, ...] | None, *, wanted: bool) -> tuple[str, ...] | None:
-    """The queues that a worker serves: also that of notices, if it can run those, whatever else it was told."""
+    """Return the queues that a worker serves: if it can run notices, also their queue."""
     return queues if queues is None or not wanted or QUEUE in queues else (*queues, QUEUE)
 
 
 def checked_seconds(option: str, value: object, shortest: float, longest: float = DAY) -> float:
-    """A number of seconds within bounds."""
     seconds = plain_number(value)
     if seconds is None or not shortest <= seconds <= longest:
         raise OptionInvalid(
@@ -61,7 +58,7 @@ def checked_seconds(option: str, value: object, shortest: float, longest: float 
 
 
 def checked_running_jobs(running_jobs: RunningJobs | None, needed: int) -> RunningJobs:
-    """The memory for the jobs that run, if it has so many places; one of our own, if there is none."""
+    """Return the memory for running jobs, if it has so many places; private memory, if none is given."""
     if running_jobs is None:
         return RunningJobs.private(needed)
     if running_jobs.size < needed:
@@ -70,17 +67,15 @@ def checked_running_jobs(running_jobs: RunningJobs | None, needed: int) -> Runni
 
 
 def cores() -> int:
-    """How many there are."""
     return os.cpu_count() or 1
 
 
 def usual_threads() -> int:
-    """How many sync jobs at once, if nobody says."""
     return min(32, 4 * cores())
 
 
 def places(concurrency: int, threads: int | None, children: int | None) -> int:
-    """How many jobs can run at once in a worker with these options, be they good or not, and its children."""
+    """Return how many jobs can run at once with these options, valid or not, child processes included."""
     wanted = (
         concurrency,
         usual_threads() if threads is None else threads,
@@ -89,20 +84,12 @@ def places(concurrency: int, threads: int | None, children: int | None) -> int:
     return sum(max(0, min(count, MOST_SLOTS)) for count in wanted)
 
 
-T = TypeVar("T")
-
-ANNOUNCED_WITHIN = 5.0  # seconds, if the store cannot be reached at first
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds
-
-logger = logging.getLogger("shigoto.worker")
-
-
 @runtime_checkable
 class Prepared(Protocol):
     """An engine whose store others make and look after, so that it may not be what a worker needs."""
 
     def expect_ready(self, *, any_role: bool) -> Op[None]:
-        """Raises StoreError if no worker may begin here, or not as this user; creates and changes nothing."""
+        """Raise StoreError if no worker may begin here, or not as this user; create and change nothing."""
         ...
 
 
@@ -120,7 +107,7 @@ async def expect_ready(engine: Engine, *, any_role: bool, kind: str = "worker") 
 
 
 def expect_ready_now(engine: Engine, *, any_role: bool, kind: str) -> None:
-    """The same in the caller's thread; a store that is made by whoever needs it is made now."""
+    """Do the same in the caller's thread; a store that its users make is made now."""
     try:
         if isinstance(engine, Prepared):
             engine.run(engine.expect_ready(any_role=any_role))
@@ -130,78 +117,68 @@ def expect_ready_now(engine: Engine, *, any_role: bool, kind: str) -> None:
 
 
 def probe_op(engine: Engine) -> Op[Any]:
-    """What any store answers that is there and is made for this release; it changes nothing."""
+    """Return an op that any store of this release answers; it changes nothing."""
     return engine.expect_ready(any_role=True) if isinstance(engine, Prepared) else engine.due((), 0)
 
 
 async def announce(
     engine: Engine, announcement: Announcement, clock: Callable[[], float], random: Random
 ) -> float:
-    """Tell the store of a worker, and return when, on `clock`: its lease began no earlier.
+    """Tell the store of a worker, and return when, on `clock`: its lease began no earlier. Raises NotReady."""
+    sent_at = 0.0
 
-    A store that cannot be reached just now is asked again for a while. Raises NotReady if that is of no use.
-    """
-
-    async def tell() -> float:
+    def op() -> Op[Any]:
+        nonlocal sent_at
         sent_at = clock()
-        await engine.arun(engine.announce(announcement))
-        return sent_at
+        return engine.announce(announcement)
 
-    return await _patiently(tell, ("worker", announcement.name), "announce itself", random)
+    await _patiently(engine, op, ("worker", announcement.name), "announce itself", random)
+    return sent_at
 
 
 async def declare(
     engine: Engine, declared: Mapping[str, Declared], who: tuple[str, str], random: Random
 ) -> list[str]:
-    """Bring schedules of our code into the store, and tell which of them are new or have changed.
+    """Store the schedules that the code declares, and return the names of those that are new or have changed.
 
-    A store that cannot be reached just now is asked again for a while. Raises NotReady if that is of no use, and
-    ScheduleTaken if somebody else has one of their names.
+    Raises NotReady, and ScheduleTaken if a schedule that the code does not declare has one of their names.
     """
 
-    async def tell() -> list[str]:
-        return await engine.arun(declare_op(engine, declared, uuid7, logger.warning))
+    def op() -> Op[list[str]]:
+        return declare_op(engine, declared, uuid7, logger.warning)
 
-    return await _patiently(tell, who, "declare its schedules", random)
+    return await _patiently(engine, op, who, "declare its schedules", random)
 
 
 async def want_notices(engine: Engine, who: tuple[str, str], random: Random) -> None:
-    """Say that notices are wanted, so that whoever uses the store writes them from now on.
-
-    A store that cannot be reached just now is asked again for a while. Raises NotReady if that is of no use.
-    """
-    if not engine.capabilities.repairs:
-        logger.warning(
-            "%s %s has a server for its store, and leaves it to that to ask for notices: it does if it was started with"
-            " an app that has rules, `shigoto --app … server`",
-            who[0].capitalize(),
-            who[1],
-        )
+    """Let every process that uses the store write notices from now on. Raises NotReady."""
+    if engine.capabilities.repairs:
+        await _patiently(engine, lambda: engine.switch_notices(True), who, "ask for notices", random)
         return
+    logger.warning(
+        "%s %s has a server for its store, and leaves it to that to ask for notices: it does if it was started with"
+        " an app that has rules, `shigoto --app … server`",
+        who[0].capitalize(),
+        who[1],
+    )
 
-    async def tell() -> bool:
-        return await engine.arun(engine.switch_notices(True))
 
-    await _patiently(tell, who, "ask for notices", random)
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]], who: tuple[str, str], wanted: str, random: Random) -> T:
-    """`who` is of a kind and has a name."""
+async def _patiently(
+    engine: Engine, op: Callable[[], Op[T]], who: tuple[str, str], wanted: str, random: Random
+) -> T:
+    """Ask the store; if it cannot be reached, again for 5 s, then raise NotReady. `who` is of a kind and has a name."""
     kind, name = who
     time = asyncio.get_running_loop().time
     give_up_at, pause = time() + ANNOUNCED_WITHIN, FIRST_PAUSE
     while True:
         try:
-            return await ask()
+            return await engine.arun(op())
         except StoreUnavailable as error:
             if time() + pause > give_up_at:
                 raise NotReady(f"The {kind} cannot begin. {error}") from error
             logger.warning("%s %s cannot %s, and tries again: %s", kind.capitalize(), name, wanted, error)
         await asyncio.sleep(pause * random.uniform(0.5, 1))
         pause = min(LONGEST_PAUSE, 2 * pause)
-
-
-CANCEL_WITHIN = 0.2  # seconds for one that is cancelled, at the end of all patience
 
 
 class Lifespan:
@@ -231,7 +208,8 @@ class Lifespan:
         if not entered.done():
             self._task = None
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            raise DeclarationError(f"The app's lifespan failed at the start: {_words(error)}") from error
+            why = "it ended without a yield." if error is None else describe(error)[0]
+            raise DeclarationError(f"The app's lifespan failed at the start: {why}") from error
         task.add_done_callback(self._ended)
         return entered.result()
 
@@ -260,14 +238,6 @@ class Lifespan:
         if not self._leaving.is_set():
             # One of its own tasks has failed, perhaps, and has taken the rest with it.
             self._broken()
-
-
-def _words(error: BaseException | None) -> str:
-    return "it ended without a yield." if error is None else describe(error)[0]
-
-
-FREED_BLOCK = 16_000_000  # bytes: a claim, and the one that is worked off meanwhile
-NEW_OBJECTS = 20_000
 
 
 def keep_freed_memory() -> None:

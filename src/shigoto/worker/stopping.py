@@ -1,6 +1,6 @@
 """Requests to stop, and the base class of everything that runs until it is stopped.
 
-A worker stops in phases, which `worker.py` has.
+A worker stops in phases, which `parts.py` has.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from msgspec import Struct
 
-LEAST_PATIENCE = (
-    1.0  # seconds for what must be tried at the end, such as giving back jobs, however short the time-out
-)
+# Seconds for what must be tried at the end, such as giving back jobs, however short the time-out.
+LEAST_PATIENCE = 1.0
 
 Reason = Literal["stopped", "drained", "recycled", "fenced"]
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
-    """How a worker ended: it was stopped, had nothing left to do, had run as many jobs as it should, or was fenced.
+    """The end of a worker: it was stopped, had nothing left to do, had run as many jobs as it should, or was fenced.
 
     `unreleased` jobs could not be given back, and come back when its lease ends; `running` handlers could not
-    be stopped, and are still at it.
+    be stopped, and still run.
     """
 
     reason: Reason
@@ -31,16 +31,15 @@ class Stopped(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """Of a process that existed for it: 1 if jobs could not be given back or were taken away."""
+        """Its process exits with 1 if jobs could not be given back or were taken away."""
         return 1 if self.unreleased or self.reason == "fenced" else 0
 
 
 class StopSwitch:
-    """Thrown once, it asks a worker to stop; thrown twice, to hurry. For the event loop only.
+    """The request to stop a worker (thrown once) and to hurry (thrown twice). For the event loop only.
 
-    A worker that stops by itself, because it is done, is in a hurry only if somebody asks twice; `asked` says that
-    somebody has. `changed` is for
-    the one who waits: it rings when the switch is thrown, and when there is less left to wait for.
+    A worker may also stop by itself, because it is done; then `asked` is False, and a first request is no hurry.
+    `changed` rings when the switch is thrown, and when there is less left to wait for.
     """
 
     def __init__(self) -> None:
@@ -50,7 +49,7 @@ class StopSwitch:
         self.changed = Wakeup()
 
     def throw(self, reason: Reason = "stopped") -> None:
-        """Stop; asked again, hurry."""
+        """Ask to stop; the second time, to hurry."""
         if reason == "stopped":
             self.hurried = self.hurried or self.asked
             self.asked = True
@@ -58,24 +57,19 @@ class StopSwitch:
         self.changed.ring()
 
     def hurry(self) -> None:
-        """Stop, and hurry."""
         self.asked = True
         self.throw()
 
     def fence(self) -> None:
-        """Stop at once: the right to settle is lost."""
+        """Stop now: the right to settle is lost."""
         self.reason = "fenced"
         self.hurried = True
         self.changed.ring()
 
     async def thrown(self) -> Reason:
-        """Wait for it."""
         while self.reason is None:
             await self.changed.wait(None)
         return self.reason
-
-
-T_co = TypeVar("T_co", covariant=True)
 
 
 class Runnable(ABC, Generic[T_co]):
@@ -92,20 +86,18 @@ class Runnable(ABC, Generic[T_co]):
     @property
     @abstractmethod
     def stop_timeout(self) -> float:
-        """How many seconds a stop may take, a trifle more if the store does not answer."""
+        """The seconds that a stop may take, a trifle more if the store does not answer."""
 
     @property
     def stopping(self) -> bool:
-        """Whether it was asked to stop, or stops by itself."""
+        """True if it was asked to stop, or stops by itself."""
         return self._switch.reason is not None
 
     @abstractmethod
-    async def _start(self) -> None:
-        """Get ready, or raise."""
+    async def _start(self) -> None: ...
 
     @abstractmethod
-    async def _serve(self) -> T_co:
-        """Run to the end."""
+    async def _serve(self) -> T_co: ...
 
     async def run(self) -> T_co:
         """Run until it is stopped."""
@@ -120,7 +112,7 @@ class Runnable(ABC, Generic[T_co]):
         self._throw("stopped")
 
     async def wait(self) -> T_co:
-        """Wait for the end of what was entered with `async with`, whoever stops it; cancelling this does not."""
+        """Wait for the end of what was entered with `async with`; cancelling this does not end it."""
         if self._task is None:
             raise RuntimeError(f"Only a {self.kind} that was entered with `async with` can be waited for.")
         return await asyncio.shield(self._task)
@@ -153,7 +145,7 @@ class Runnable(ABC, Generic[T_co]):
                 self._loop.call_soon_threadsafe(self._switch.throw, reason)
 
     def _take_loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop, which is its own from now on."""
+        """Keep the running loop as its own."""
         if self._loop is not None:
             raise RuntimeError(
                 f"{self.kind.capitalize()} {self.name} has run already; make a new one, with a new id."
@@ -162,7 +154,7 @@ class Runnable(ABC, Generic[T_co]):
         return self._loop
 
     async def _unless_stopped(self, task: "asyncio.Task[Any]") -> bool:
-        """Wait for the task; False if a stop comes before it has ended, and then the task is cancelled."""
+        """Wait for the task; return False if a stop comes first, and then cancel the task."""
         switch = self._switch
         task.add_done_callback(lambda _: switch.changed.ring())
         try:
@@ -177,8 +169,6 @@ class Runnable(ABC, Generic[T_co]):
 
 class Wakeup:
     """A doorbell for one waiter on one event loop. A ring while nobody waits is kept; many count as one."""
-
-    __slots__ = ("_event",)
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

@@ -35,9 +35,8 @@ from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
 from shigoto.worker import endings
 from shigoto.worker.endings import stack_of
-from shigoto.worker.pool import Settle, TimeLimits, named, tell_started
+from shigoto.worker.pool import Pool, Settle, named, tell_started
 from shigoto.worker.runner import HERE, Runner
-from shigoto.worker.slots import Slots
 from shigoto.worker.state import WorkerState
 
 JOIN_TIMEOUT = 1.0  # seconds for all threads together: the event loop stands still meanwhile
@@ -54,8 +53,6 @@ class ThreadSlot:
     `limit_at` is for the lease `limited`: by the time the event loop looks, the thread may have gone on to another.
     """
 
-    __slots__ = ("_pool", "index", "lease", "limit_at", "limited", "signals", "thread", "wanted")
-
     thread: threading.Thread
 
     def __init__(self, pool: "ThreadPool", index: int) -> None:
@@ -68,17 +65,16 @@ class ThreadSlot:
         self.limited: Lease | None = None
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
-        """Tell of a run that takes longer than this; nothing more can be done about it."""
+        """Publish that a run takes longer than this; nothing more can be done about it."""
         limits = [limit for limit in (hard, soft) if limit is not None]
         if limits:
             self._pool.expect(self, min(limits))
 
     def time_out(self) -> None:
-        """The run took too long: the handler may see it, and people shall."""
         self._pool.stuck(self)
 
 
-class ThreadPool:
+class ThreadPool(Pool):
     """Runs jobs of sync tasks, at most `size` at once; threads are started when there is work for them."""
 
     def __init__(
@@ -90,15 +86,9 @@ class ThreadPool:
         settle: Settle,
         room: Callable[[], None],
     ) -> None:
+        super().__init__(state, size=size, settle=settle, room=room)
         self._size = size
-        self._loop = asyncio.get_running_loop()
-        self.slots = Slots(size, self._loop.time())
-        self._state = state
         self._runner = runner
-        self._settle = settle
-        self._room = room
-        self._tell = False
-        self._limits = TimeLimits(self.busy_slots)
         self._indexes = state.take_indexes(size)
         self._thread_slots: list[ThreadSlot] = []
         self._queue: SimpleQueue[Lease | None] = SimpleQueue()
@@ -109,24 +99,19 @@ class ThreadPool:
         self._ringing = False
         self._rest_timer: asyncio.TimerHandle | None = None
         self._complained = False
-        self._closed = False
 
     @property
     def resting(self) -> bool:
-        """Whether there is no thread at all, because none could be started a short while ago."""
         return self._rest_timer is not None and not self._thread_slots
 
     @property
     def buffered(self) -> int:
-        """How many leases wait for a thread."""
         return self._queue.qsize()
 
     def busy_slots(self) -> list[ThreadSlot]:
-        """The threads that run a job right now."""
         return [slot for slot in self._thread_slots if slot.lease is not None]
 
     def give(self, leases: Sequence[Lease]) -> None:
-        """Run these, in this order."""
         self._tell = self._state.bus.wants(JobStarted)
         self._outstanding += len(leases)
         for lease in leases:
@@ -134,10 +119,12 @@ class ThreadPool:
         while self._rest_timer is None and len(self._thread_slots) < min(self._outstanding, self.slots.size):
             self._start_thread()
         if not self._thread_slots:
-            self._release()
+            leases = self.take_back()
+            self.slots.took_back(len(leases))
+            self.slots.collapse()
+            self._release(leases)
 
     def take_back(self) -> list[Lease]:
-        """Every lease that no thread has taken yet."""
         leases: list[Lease] = []
         with suppress(Empty):
             while True:
@@ -148,37 +135,29 @@ class ThreadPool:
         return leases
 
     def cancel(self, lease: Lease) -> bool:
-        """Tell a running job that it should stop; it has to look."""
         signals = self._signals_of(lease)
         if signals is not None:
             signals.cancelled = True
         return signals is not None
 
     def lose(self, lease: Lease) -> bool:
-        """Tell a running job that somebody has taken it away; it has to look."""
         signals = self._signals_of(lease)
         if signals is not None:
             signals.lost = True
         return signals is not None
 
     def cut(self, lease: Lease) -> None:
-        """A thread cannot be stopped."""
-
-    def tell_stopping(self) -> None:
-        """Let running jobs know that the worker is about to stop."""
-        for slot in self.busy_slots():
-            slot.signals.stopping = True
+        """Do nothing: a thread cannot be stopped."""
 
     def expect(self, slot: ThreadSlot, limit: Millis) -> None:
-        """Watch over the job of a slot, called by its thread; only the event loop may set a timer."""
+        """Watch the job of a slot, called by its thread; only the event loop may set a timer."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._watch, slot, slot.lease, limit / 1000)
 
     def stuck(self, slot: ThreadSlot) -> None:
-        """The job of a slot takes longer than it should."""
         lease = slot.limited
         signals = None if lease is None else self._signals_of(lease)
-        frame = _current_frames().get(slot.thread.ident or 0)
+        frame = _frames_of_threads().get(slot.thread.ident or 0)
         if lease is None or signals is None:
             return
         signals.overdue = True
@@ -191,7 +170,7 @@ class ThreadPool:
 
         Closing twice is fine.
         """
-        self._limits.close()
+        self.limits.close()
         self._collect()
         self._closed = True
         if self._rest_timer is not None:
@@ -215,7 +194,7 @@ class ThreadPool:
     def _watch(self, slot: ThreadSlot, lease: Lease | None, seconds: float) -> None:
         if slot.lease is lease and not self._closed:
             slot.limited, slot.limit_at = lease, self._loop.time() + seconds
-            self._limits.watch(slot.limit_at)
+            self.limits.watch(slot.limit_at)
 
     def _start_thread(self) -> None:
         slot = ThreadSlot(self, self._indexes[len(self._thread_slots)])
@@ -245,13 +224,6 @@ class ThreadPool:
         self._rest_timer = None
         self.slots.size = self._size
         self._room()
-
-    def _release(self) -> None:
-        leases = self.take_back()
-        self.slots.took_back(len(leases))
-        self.slots.collapse()
-        for lease in leases:
-            self._settle(lease, endings.released(lease, ran=False), 0.0)
 
     def _work(self, slot: ThreadSlot) -> None:
         take, run, out = self._queue.get, self._runner.run_in_thread, self._out
@@ -298,7 +270,7 @@ class ThreadPool:
             self._room()
 
 
-def _current_frames() -> Mapping[int, FrameType]:
-    """Where every thread is right now, where Python can tell; the function is private in name only."""
+def _frames_of_threads() -> Mapping[int, FrameType]:
+    """Return where every thread is now, if this Python can tell."""
     frames: Callable[[], Mapping[int, FrameType]] = getattr(sys, CURRENT_FRAMES, dict)
     return frames()

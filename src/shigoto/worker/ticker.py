@@ -46,13 +46,16 @@ from shigoto.schedule.decide import after_failure
 from shigoto.schedule.declare import Declared, declare_op
 from shigoto.schedule.fire import AT_ONCE, MOST_JOBS, PORTION, due_op, looked_at
 from shigoto.schedule.recurrence import ZoneMissing
-from shigoto.worker.state import Trouble, WorkerState
-from shigoto.worker.stopping import Wakeup
+from shigoto.worker.state import Repeated, WorkerState
 
 TURN = 0.005  # seconds of deciding before others on the event loop get theirs
 DECLARE_EVERY = 30.0  # seconds
 
 logger = logging.getLogger("shigoto.worker")
+WINDOW = 1_000  # values of which the spread is told, the newest,
+WITHIN = 600.0  # and of ticks those of so many seconds: an outage that is over is no news for ever
+RECENT = 100  # cycles that count for the rate of errors
+MOST_NAMED = 10_000  # schedules that are counted one by one
 
 
 class TickStep(Struct, frozen=True):
@@ -63,12 +66,10 @@ class TickStep(Struct, frozen=True):
 
     @property
     def seen(self) -> Schedule:
-        """The schedule."""
         return self.due.schedule
 
     @property
     def jobs(self) -> int:
-        """How many jobs it stores."""
         return sum(firing.spec is not None for firing in self.change.firings)
 
 
@@ -88,7 +89,7 @@ class Watcher(Protocol):
         ...
 
 
-class Ticker:
+class Ticker(Repeated):
     """Fires what is due, and says now and then that what this code declares still is."""
 
     def __init__(
@@ -99,51 +100,30 @@ class Ticker:
         watcher: Watcher | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        self._state = state
+        super().__init__(state, "ticker")
         self._tracing = tracing
         self._declared = declared
         self._watcher = watcher
-        self._time = asyncio.get_running_loop().time
-        self._trouble = Trouble(state, "ticker")
-        self._wakeup = Wakeup()
-        self._closed = False
         self.tally = Tally(self._time)
         self._declared_at = self._time()  # or a moment ago, when the worker began
         self._behind = set[str]()  # schedules that have more to catch up than goes into one transaction
 
-    def close(self) -> None:
-        """Finish the cycle at hand, and begin no other."""
-        self._closed = True
-        self._wakeup.ring()
-
-    async def run(self) -> None:
-        """Fire until closed or cancelled."""
-        while not self._closed:
-            self.tally.begin()
-            try:
-                await self._declare()
-                pause = await self._cycle()
-            except StoreError as error:
-                pause = self._trouble.met(error)
-                self._broke(error)
-            else:
-                self._trouble.over()
-                self._ended()
-            await self._wakeup.wait(pause)
-
-    def _broke(self, error: StoreError) -> None:
-        news = self.tally.broke(error)
-        if self._watcher is not None:
-            if isinstance(error, StoreMoved | SchemaTooNew):
-                self._watcher.gone(error)
-            elif news:
-                self._watcher.lost(error)
-
-    def _ended(self) -> None:
+    async def _round(self) -> float:
+        self.tally.begin()
+        await self._declare()
+        pause = await self._cycle()
         down_for = self.tally.down_for
         self.tally.end()
         if self._watcher is not None and down_for is not None:
             self._watcher.back(down_for)
+        return pause
+
+    def _failed(self, error: StoreError) -> None:
+        news = self.tally.broke(error)
+        if self._watcher is not None and isinstance(error, StoreMoved | SchemaTooNew):
+            self._watcher.gone(error)
+        elif self._watcher is not None and news:
+            self._watcher.lost(error)
 
     async def _declare(self) -> None:
         engine, now = self._state.engine, self._time()
@@ -153,7 +133,7 @@ class Ticker:
             self._declared_at = now
 
     async def _declare_anew(self) -> None:
-        """Somebody has removed some while this process slept, or the store is another: bring them back, and say so."""
+        """Bring back schedules that were removed while this process slept, or with another store, and log that."""
         engine, name = self._state.engine, self._state.name
         known = {each.name for each in await engine.arun(engine.schedules(list(self._declared)))}
         gone = {each: declared for each, declared in self._declared.items() if each not in known}
@@ -213,7 +193,7 @@ class Ticker:
         return steps, True
 
     def _remember(self, due: Due, steps: Sequence[TickStep]) -> None:
-        """Which schedules have more to catch up than was their share: the others come first the next time."""
+        """Note which schedules have more to catch up than their share: the others come first the next time."""
         waiting = {each.schedule.name for each in due.schedules} - {step.seen.name for step in steps}
         looks = {step.seen.name: step.change.schedule.look_at for step in steps}
         more = {name for name, look_at in looks.items() if look_at is not None and look_at <= due.now}
@@ -252,9 +232,8 @@ class Ticker:
         engine = self._state.engine
         try:
             done = await self._stored([step.change for step in steps])
-        except (
-            StoreError
-        ):  # which no schedule is to blame for: a value that cannot be stored is another error
+        except StoreError:
+            # No schedule is to blame for it: a value that cannot be stored is another error.
             raise
         except Exception as error:
             if len(steps) > 1:
@@ -283,7 +262,7 @@ class Ticker:
             return await self._state.ask("tick", tick_within_limits(engine, _marked(changes, specs)))
 
     def _tell(self, step: TickStep, change: Change | None) -> None:
-        """Tell what was done; None if another was first."""
+        """Publish what was done; None if another process was first."""
         bus, name, schedule = self._state.bus, self._state.name, step.change.schedule
         if change is None:
             self.tally.lost(schedule.name)
@@ -307,7 +286,7 @@ class Ticker:
 
 
 def _marked(changes: list[Change], specs: Sequence[JobSpec]) -> list[Change]:
-    """The same changes with these jobs in the place of theirs."""
+    """Return the same changes with these jobs in the place of theirs."""
     jobs = {spec.id: spec for spec in specs}
     return [
         replace(
@@ -330,12 +309,6 @@ async def _go_on(task: "asyncio.Task[object]", before: int) -> None:
     except asyncio.CancelledError:
         if task.cancelling() > before:  # by somebody else
             raise
-
-
-WINDOW = 1_000  # values of which the spread is told, the newest,
-WITHIN = 600.0  # and of ticks those of so many seconds: an outage that is over is no news for ever
-RECENT = 100  # cycles that count for the rate of errors
-MOST_NAMED = 10_000  # schedules that are counted one by one
 
 
 class Spread(Struct, frozen=True, kw_only=True):
@@ -388,7 +361,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     @property
     def rates(self) -> "Rates":
-        """How many jobs it has stored per second, since it began."""
+        """The jobs that it has stored per second, since it began."""
         seconds = self.seconds or 1.0
         return Rates(
             total=self.fired / seconds,
@@ -418,16 +391,13 @@ class Tally:
         self.left_alone: set[str] = set()  # schedules that this process cannot look at
 
     def begin(self) -> None:
-        """A cycle begins."""
         self._began_at = self._looked_at = self._time()
         self._failed = False
 
     def look(self) -> None:
-        """It is about to ask the store what is due, and what time it is there."""
         self._looked_at = self._time()
 
     def end(self) -> None:
-        """It has ended, and the store has answered."""
         self._ended_at = self._time()
         self._down_since = self._trouble = None
         self._totals["cycles"] += 1
@@ -436,7 +406,7 @@ class Tally:
         self._outcomes.append(self._failed)
 
     def broke(self, error: Exception) -> bool:
-        """It was cut short: the store does not answer. Tells whether that is news."""
+        """Note that the store does not answer; return True if that is news."""
         news = self._down_since is None
         # Since it was asked, not since it was given up: a store may take its time to say that it cannot.
         self._down_since = self._began_at if self._down_since is None else self._down_since
@@ -447,12 +417,12 @@ class Tally:
 
     @property
     def down_for(self) -> float | None:
-        """For how many seconds the store has not answered; None if it does."""
+        """The seconds for which the store has not answered; None if it does."""
         return None if self._down_since is None else self._time() - self._down_since
 
     @property
     def waited(self) -> Millis:
-        """How long this cycle has taken since it looked at the store's clock."""
+        """The time that this cycle has taken since it looked at the store's clock."""
         return round((self._time() - self._looked_at) * 1000)
 
     def lost(self, schedule: str) -> None:
@@ -480,7 +450,6 @@ class Tally:
                 self._lateness.append((self._time(), entry.decided_at - entry.at + self.waited))
 
     def figures(self) -> Figures:
-        """What it all comes to, as of now."""
         total, now = self._totals, self._time()
         return Figures(
             fired=total["fired"],
@@ -513,7 +482,7 @@ class Tally:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """The middle one of the values, and that which one in a hundred exceeds."""
+    """Return the median of the values, and their 99th percentile."""
     if not values:
         return Spread(p50=None, p99=None)
     ordered = sorted(values)

@@ -13,28 +13,13 @@ interpreter lock for longer than the lease can cost it even that. `shigoto worke
 The path of a job: `claimer.py`, `runner.py`, `settler.py`, with `keeper.py` beside them. `parts.py` puts them
 together.
 
-The phases in which it stops:
-
-    phase 0  at once   no new claims; a claim in flight and what lies in the buffers is given back
-    phase 1  20/28     handlers see `ctx.stopping` and may end by themselves; beats and settlements go on
-    phase 2   5/28     async handlers and those in child processes are cancelled; those that give in are released
-    phase 3   3/28     child processes are killed; flush; then, as the very last commit, release what could not be
-                       stopped, with a delay that lets this process end first; then leave
-
-The parts are those of `stop_timeout`, 28 s unless told otherwise; each ends as soon as nothing is held any
-more. A second request leads straight to phase 3. A fenced worker has nothing to give back: it cancels, drops every
-result, and is gone.
-
-Never do two runs of a job overlap. An async handler that gave in may have left a thread at work behind, by
-`asyncio.to_thread`, which nobody can stop or even tell from an idle one. So if there are threads here that are not the
-worker's own, what it has cut short is released last, too.
+It stops in phases, which `parts.py` has.
 """
 
 import asyncio
 import logging
 import os
 import socket
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
@@ -44,12 +29,10 @@ from shigoto.app import Shigoto
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.text import storable
-from shigoto.model.time import Millis
 from shigoto.model.version import VERSION
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT, Announcement
 from shigoto.observe.events import (
     SchedulesDeclared,
-    WorkerLeaving,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -82,9 +65,6 @@ from shigoto.worker.state import Spawn, WorkerState, lease_clock, start_thread
 from shigoto.worker.stopping import LEAST_PATIENCE, Runnable, Stopped
 from shigoto.worker.ticker import Figures
 
-SOFT, CANCEL, RELEASE = 20 / 28, 25 / 28, 3 / 28
-RETRY_PAUSE = 0.2
-LAST_DELAY: Millis = 2_000
 logger = logging.getLogger("shigoto.worker")
 
 
@@ -159,25 +139,26 @@ class Worker(Runnable[Stopped]):
         self._lifespan_state: Any = None
         self._parts: WorkerParts | None = None
         self._clock = lease_clock()
+        self._announcing = False
         self._announced_at: float | None = None
         self._declared: list[str] = []
 
     @property
     def stop_timeout(self) -> float:
-        """How many seconds a stop may take, a trifle more if the store does not answer."""
+        """The seconds that a stop may take, a trifle more if the store does not answer."""
         return self._settings.stop_timeout
 
     @property
     def ready(self) -> bool:
-        """Whether it takes jobs: from the first claim that the store has answered to the first request to stop."""
+        """True if it takes jobs: from the first claim that the store has answered to the first request to stop."""
         return self._parts is not None and self._parts.claimer.cycled and self._switch.reason is None
 
     def cycled_at(self) -> float | None:
-        """When it has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
+        """Return when it finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
         return self._running_jobs.cycled_at()
 
     def figures(self) -> Figures | None:
-        """What it has counted of schedules since it began; None before, and if it leaves them to others."""
+        """Return what it has counted of schedules since it began; None before, and if it leaves them to others."""
         ticker = None if self._parts is None else self._parts.ticker
         return None if ticker is None else ticker.tally.figures()
 
@@ -214,75 +195,39 @@ class Worker(Runnable[Stopped]):
             children=self._settings.children,
             virtual=self._settings.beats == "loop",
         )
-        if self._switch.reason is None:
-            self._lifespan = Lifespan(self._app.enter_lifespan, self._switch.throw)
-            try:
-                await self._begin(self._lifespan)
-            finally:
-                if self._announced_at is None:
-                    await self._lifespan.exit(LEAST_PATIENCE)
-
-    async def _begin(self, lifespan: Lifespan) -> None:
-        """Enter the lifespan and tell the store of this worker and of its schedules, unless it is stopped before that
-        is done."""
-        asking = asyncio.create_task(
-            expect_ready(self._app.engine, any_role=self._any_role), name=f"shigoto-ready-{self.name}"
-        )
-        if not await self._unless_stopped(asking):
+        if self._switch.reason is not None:
             return
-        asking.result()
-        entering = asyncio.create_task(lifespan.enter(), name=f"shigoto-enter-{self.name}")
-        if not await self._unless_stopped(entering):
-            return
-        self._lifespan_state = entering.result()
-        if not (await self._declare() and await self._want_notices()):
-            return
-        telling = asyncio.create_task(
-            announce(self._app.engine, self._announcement(), self._clock, self._random),
-            name=f"shigoto-announce-{self.name}",
-        )
-        told = False
+        lifespan = self._lifespan = Lifespan(self._app.enter_lifespan, self._switch.throw)
+        beginning = asyncio.create_task(self._begin(lifespan), name=f"shigoto-begin-{self.name}")
+        begun = False
         try:
-            told = await self._unless_stopped(telling)
+            begun = await self._unless_stopped(beginning)
+            self._announced_at = beginning.result() if begun else None
         finally:
-            if not told:
+            if self._announcing and not begun:
                 await self._withdraw()
-        if told:
-            self._announced_at = telling.result()
+            if self._announced_at is None:
+                await lifespan.exit(LEAST_PATIENCE)
 
-    async def _declare(self) -> bool:
-        """Bring what the code declares into the store; False if the worker is stopped before that is done."""
-        if not (self._settings.ticks and self._app.declared):
-            return True
-        if not self._app.engine.capabilities.repairs:
-            logger.warning(
-                "Worker %s has a server for its store, and leaves schedules to it: %s fire if that was started with"
-                " this app, `shigoto --app … server`, or a scheduler at the store was",
-                self.name,
-                some_of(self._app.declared),
-            )
-            return True
-        declaring = asyncio.create_task(
-            declare(self._app.engine, self._app.declared, (self.kind, self.name), self._random),
-            name=f"shigoto-declare-{self.name}",
-        )
-        if not await self._unless_stopped(declaring):
-            return False
-        self._declared = declaring.result()
-        return True
-
-    async def _want_notices(self) -> bool:
-        """Let the store write notices, if there are rules for them; False if the worker is stopped before that."""
-        if self._app.notifier is None:
-            return True
-        wanting = asyncio.create_task(
-            want_notices(self._app.engine, (self.kind, self.name), self._random),
-            name=f"shigoto-notices-{self.name}",
-        )
-        if not await self._unless_stopped(wanting):
-            return False
-        wanting.result()
-        return True
+    async def _begin(self, lifespan: Lifespan) -> float:
+        """Enter the lifespan, tell the store of schedules and of this worker, and return when it was told."""
+        engine, who = self._app.engine, (self.kind, self.name)
+        await expect_ready(engine, any_role=self._any_role)
+        self._lifespan_state = await lifespan.enter()
+        if self._settings.ticks and self._app.declared:
+            if engine.capabilities.repairs:
+                self._declared = await declare(engine, self._app.declared, who, self._random)
+            else:
+                logger.warning(
+                    "Worker %s has a server for its store, and leaves schedules to it: %s fire if that was started"
+                    " with this app, `shigoto --app … server`, or a scheduler at the store was",
+                    self.name,
+                    some_of(self._app.declared),
+                )
+        if self._app.notifier is not None:
+            await want_notices(engine, who, self._random)
+        self._announcing = True
+        return await announce(engine, self._announcement(), self._clock, self._random)
 
     async def _withdraw(self) -> None:
         """Take back an announcement that may yet reach the store; if that fails, sweepers will."""
@@ -308,7 +253,6 @@ class Worker(Runnable[Stopped]):
         )
 
     def _children(self) -> int:
-        """How many child processes there may be."""
         return 0 if self._isolation.source is None else self._settings.children
 
     async def _serve(self) -> Stopped:
@@ -332,7 +276,21 @@ class Worker(Runnable[Stopped]):
         self._app.exporters.begin()
         if self._app.tracing is not None:
             self._app.tracing.prepare()
-        self._tell_started()
+        bus.publish(
+            WorkerStarted(
+                self.name,
+                self.id,
+                settings.queues,
+                settings.concurrency,
+                settings.threads,
+                children=self._children(),
+                supervised=settings.supervised,
+            )
+        )
+        if self._declared:
+            bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))
+        if settings.beats == "thread" and not settings.supervised:
+            logger.info("Worker %s has no supervisor: it beats from a thread of this process", self.name)
         parts = self._parts = WorkerParts(
             state,
             self._tasks(),
@@ -351,116 +309,19 @@ class Worker(Runnable[Stopped]):
                     parts.start(group)
                     bus.publish(WorkerStopping(self.name, await self._switch.thrown()))
                     parts.aside("announce", self._announce_stop())
-                    await wind_down(parts, settings.stop_timeout)
-                    parts.end()
+                    await parts.wind_down(settings.stop_timeout)
             finally:
-                outcome = await leave(parts, max(LEAST_PATIENCE, settings.stop_timeout * RELEASE))
+                outcome = await parts.leave(settings.stop_timeout)
                 bus.publish(WorkerStopped(self.name, outcome.reason, outcome.unreleased, outcome.running))
         return outcome
 
-    def _tell_started(self) -> None:
-        settings = self._settings
-        self._app.bus.publish(
-            WorkerStarted(
-                self.name,
-                self.id,
-                settings.queues,
-                settings.concurrency,
-                settings.threads,
-                children=self._children(),
-                supervised=settings.supervised,
-            )
-        )
-        if self._declared:
-            self._app.bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))
-        if settings.beats == "thread" and not settings.supervised:
-            logger.info("Worker %s has no supervisor: it beats from a thread of this process", self.name)
-
     async def _announce_stop(self) -> None:
-        """Let people see that this worker takes no more jobs; if that fails, the stop goes on all the same."""
+        """Show in the store that this worker takes no more jobs; if that fails, the stop goes on."""
         engine = self._app.engine
         if self._switch.reason != "fenced":
             with suppress(StoreError):
                 await engine.arun(engine.announce(self._announcement(stopping=True)))
 
     def _tasks(self) -> dict[str, Task[..., Any]]:
-        """Every task by each of its names."""
         tasks = self._app.tasks.values()
         return {name: task for task in tasks for name in (task.name, *task.aliases)}
-
-
-async def wind_down(parts: WorkerParts, timeout: float) -> None:
-    """Phases 0 to 2; returns as soon as nothing is held, or there is a hurry."""
-    parts.stop_seeking()
-    await _until_asked(parts)
-    began_at = asyncio.get_running_loop().time()
-    await _until_idle(parts, began_at + timeout * SOFT)
-    if not parts.switch.hurried:
-        parts.settler.be_careful(foreign_threads_alive)
-        parts.stop_handlers()
-        await _until_idle(parts, began_at + timeout * CANCEL)
-
-
-async def leave(parts: WorkerParts, patience: float) -> Stopped:
-    """Phase 3, when every part has ended; takes `patience` seconds at most."""
-    end = asyncio.get_running_loop().time() + patience
-    reason = parts.switch.reason or "stopped"
-    parts.settler.be_careful(foreign_threads_alive)
-    try:
-        await parts.end_handlers(patience / 3)
-        await parts.lifespan.exit(patience / 3)
-        if reason != "fenced":
-            # If the store does not answer in time, what is still held comes back when the lease ends.
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(end):
-                    await _give_back_the_rest(parts)
-    finally:
-        parts.thread_pool.close()
-        parts.settler.drop()
-    unreleased = 0 if reason == "fenced" else len(parts.state.held)
-    return Stopped(reason=reason, unreleased=unreleased, running=parts.running())
-
-
-def foreign_threads_alive() -> bool:
-    """Whether there are threads here that are not the worker's own."""
-    ours = (threading.main_thread(), threading.current_thread())
-    return any(
-        thread not in ours and not thread.name.startswith("shigoto-") for thread in threading.enumerate()
-    )
-
-
-async def _until_asked(parts: WorkerParts) -> None:
-    """A worker that is recycled has run enough; what still runs is not disturbed until somebody really asks for it."""
-    switch = parts.switch
-    while switch.reason == "recycled" and not (switch.asked or switch.hurried or parts.idle()):
-        await switch.changed.wait(None)
-
-
-async def _until_idle(parts: WorkerParts, deadline: float) -> None:
-    time, switch = asyncio.get_running_loop().time, parts.switch
-    while not parts.idle() and not switch.hurried:
-        left = deadline - time()
-        if left <= 0:
-            return
-        parts.tell_stopping()
-        await switch.changed.wait(left)
-
-
-async def _give_back_the_rest(parts: WorkerParts) -> None:
-    """Settle what has ended, then release what has not, then leave; again until the store answers."""
-    state, engine, told = parts.state, parts.state.engine, False
-    while True:
-        try:
-            await parts.settler.flush()
-            parts.thread_pool.close()
-            await parts.settler.flush()
-            if not told:
-                state.bus.publish(WorkerLeaving(state.name, parts.running() + parts.settler.held_back))
-                told = True
-            parts.settler.release_last(list(state.held.values()), LAST_DELAY)
-            await parts.settler.flush()
-            await engine.arun(engine.leave(state.id))
-        except StoreError:
-            await asyncio.sleep(RETRY_PAUSE)
-        else:
-            return

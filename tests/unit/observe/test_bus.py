@@ -85,20 +85,6 @@ def test_whoever_unsubscribes_in_the_midst_of_a_batch_hears_no_more_of_it() -> N
     assert heard == [COMPLETED]
 
 
-def test_a_bus_knows_whether_somebody_minds_where_it_is_told() -> None:
-    bus = Bus()
-    bus.subscribe(lambda _: None, JobStarted, anywhere=True)
-    before = bus.wants(JobStarted), bus.minds(JobStarted)
-    end = bus.subscribe(lambda _: None)
-
-    assert before == (True, False)
-    assert bus.minds(JobStarted)
-
-    end()
-
-    assert not bus.minds(JobStarted)
-
-
 def test_nobody_can_change_a_batch_for_others() -> None:
     bus, heard = Bus(), list[object]()
     bus.subscribe_batches(heard.append, JobCompleted)

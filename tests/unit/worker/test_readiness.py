@@ -108,7 +108,10 @@ def test_running_jobs_tell_of_the_newest_cycle() -> None:
 def test_signs_are_those_of_runners_at_work() -> None:
     def slot(cycled_at: float | None, *, ready: bool = True) -> Any:
         hello = SimpleNamespace(url="sqlite:///a.db")
-        return SimpleNamespace(ready=ready, runner=SimpleNamespace(hello=hello, cycled_at=lambda: cycled_at))
+        return SimpleNamespace(
+            ready=ready,
+            runner=SimpleNamespace(hello=hello, running_jobs=SimpleNamespace(cycled_at=lambda: cycled_at)),
+        )
 
     store: Any = SimpleNamespace(signs=lambda stores: [StoreSigns(float(len(stores)))])
     slots = [slot(98.0), slot(None), slot(5.0, ready=False)]

@@ -22,10 +22,18 @@ from pathlib import Path
 from msgspec import Struct
 
 SET_CHILD_SUBREAPER = 36  # of prctl
+logger = logging.getLogger("shigoto.worker")
+END_WITHIN = 1.0  # seconds from a kill to the end
+LOOK_EVERY = 0.005  # seconds
+OFTEN = 3  # words within the time in which the manager wants one
+PATIENCE = 1.0  # seconds, for what is said only once
+EOF_LOOK = 65_536  # bytes; whatever is written to standard input is thrown away
+FILES_LOOK_EVERY = 0.5  # seconds
+Snapshot = dict[Path, tuple[int, int]]
 
 
 def is_paused(pid: int) -> bool:
-    """Whether a process is stopped by a signal, and does nothing until it is continued."""
+    """Return True if a process is stopped by a signal, and does nothing until it is continued."""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/stat").read_bytes()
         # The name comes before it, in parentheses, and may hold anything.
@@ -42,7 +50,6 @@ class Process(Struct, frozen=True):
 
 
 def processes() -> dict[int, Process]:
-    """Every process that there is."""
     found: dict[int, Process] = {}
     for name in os.listdir("/proc") if os.path.exists("/proc/self/stat") else ():
         if name.isdecimal():
@@ -66,7 +73,7 @@ def memory_of(pid: int) -> int | None:
 
 @contextmanager
 def orphans_adopted() -> Generator[None]:
-    """Let processes that descend from this one become its children when their own parents die."""
+    """Let descendants of this process become its children when their own parents die."""
     _adopt(1)
     try:
         yield
@@ -80,12 +87,6 @@ def _adopt(yes: int) -> None:
 
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, yes, 0, 0, 0)
-
-
-logger = logging.getLogger("shigoto.worker")
-
-END_WITHIN = 1.0  # seconds from a kill to the end
-LOOK_EVERY = 0.005
 
 
 class Orphans:
@@ -102,20 +103,23 @@ class Orphans:
         self._before = frozenset(pid for pid, process in processes().items() if process.parent == os.getpid())
 
     async def end(self, known: Collection[int]) -> None:
-        """Kill them, and wait until none is left, though not for ever."""
-        time = asyncio.get_running_loop().time
-        deadline = time() + END_WITHIN
-        while left := self._find(known):
-            if time() > deadline:
-                logger.warning("Processes that handlers have left behind cannot be ended: %s", sorted(left))
-                return
-            _kill(left)
-            await asyncio.sleep(LOOK_EVERY)
+        """Kill them, and wait until none is left, for 1 s at most."""
+        left = await until_gone(lambda: self._kill(known))
+        if left:
+            logger.warning("Processes that handlers have left behind cannot be ended: %s", sorted(left))
 
     def kill_all(self) -> None:
-        """Kill all who descend from us, also the children that we know. From any thread."""
+        """Kill all that descend from this process, also the children that it knows. From any thread."""
         with suppress(OSError):
-            _kill(self._find(()))
+            self._kill(())
+
+    def _kill(self, known: Collection[int]) -> set[int]:
+        """Kill them, and return those that were there."""
+        left = self._find(known)
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        return left
 
     def _find(self, known: Collection[int]) -> set[int]:
         every, own, group = processes(), os.getpid(), os.getpgrp()
@@ -136,14 +140,15 @@ class Orphans:
         }
 
 
-def _kill(pids: Collection[int]) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-
-
-OFTEN = 3  # words within the time in which the manager wants one
-PATIENCE = 1.0  # seconds, for what is said only once
+async def until_gone(kill: Callable[[], Collection[int]]) -> Collection[int]:
+    """Kill again and again until `kill` finds no process, for 1 s at most; return what it still finds then."""
+    time = asyncio.get_running_loop().time
+    deadline = time() + END_WITHIN
+    while left := kill():
+        if time() > deadline:
+            return left
+        await asyncio.sleep(LOOK_EVERY)
+    return ()
 
 
 class ServiceManager:
@@ -163,15 +168,13 @@ class ServiceManager:
         self._every = int(every) / 1_000_000 if meant and every.isdecimal() else 0.0
 
     def ready(self, status: str) -> None:
-        """All that was asked for is at work; `status` says of what that is."""
+        """Report that everything is at work; `status` says what that is."""
         self._tell("READY=1", f"STATUS={status}", patience=PATIENCE)
 
     def stopping(self) -> None:
-        """The end has begun."""
         self._tell("STOPPING=1", "STATUS=Stopping", patience=PATIENCE)
 
     async def run(self) -> None:
-        """Say that all is well, as often as the manager wants to hear it, until cancelled."""
         while self._every > 0 and self._address:
             self._tell("WATCHDOG=1")
             await asyncio.sleep(self._every / OFTEN)
@@ -214,7 +217,7 @@ class ReadyFile:
         self.hide()
 
     def show(self) -> None:
-        """Let it be there, with our process id in it."""
+        """Write the file, with the process id."""
         if self._path is not None:
             try:
                 self._path.write_text(f"{os.getpid()}\n")
@@ -222,17 +225,13 @@ class ReadyFile:
                 logger.exception("The ready file cannot be written; the worker goes on without it")
 
     def hide(self) -> None:
-        """Let it not be there."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink()
 
 
-EOF_LOOK = 65_536  # bytes; whatever is written to standard input is thrown away
-
-
 def call_at_eof(loop: AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Call `stop` when standard input ends, or whoever holds it: for `--stop-on-eof`."""
+    """Call `stop` when standard input, or the process that holds it, ends: for `--stop-on-eof`."""
     stdin = sys.stdin.fileno()
 
     def look() -> None:
@@ -243,11 +242,6 @@ def call_at_eof(loop: AbstractEventLoop, stop: Callable[[], None]) -> None:
         stop()
 
     loop.add_reader(stdin, look)
-
-
-FILES_LOOK_EVERY = 0.5  # seconds
-
-Snapshot = dict[Path, tuple[int, int]]
 
 
 def own_files(error: BaseException | None = None) -> set[Path]:
@@ -273,7 +267,7 @@ def _loaded() -> Iterator[str]:
 
 
 def _concerned(error: BaseException | None) -> Iterator[str]:
-    """The files that an error passed through, and the one that has no valid syntax."""
+    """Return the files that an error passed through, and the one that has no valid syntax."""
     while error is not None:
         if isinstance(error, SyntaxError) and error.filename:
             yield error.filename
@@ -294,7 +288,6 @@ class Watch:
         self._seen = self._look()
 
     def add(self, paths: Iterable[bytes]) -> None:
-        """Look at these, too."""
         new = {Path(os.fsdecode(path)) for path in paths} - self._files
         if new:
             self._files |= new
@@ -303,7 +296,6 @@ class Watch:
             self._seen = self._look() | self._seen
 
     async def run(self) -> None:
-        """Look until cancelled."""
         while True:
             await asyncio.sleep(FILES_LOOK_EVERY)
             if self._look() != self._seen:
@@ -311,7 +303,7 @@ class Watch:
                 self._changed()
 
     async def _settled(self) -> None:
-        """An editor, or a tool that changes branches, may write many files."""
+        """Wait until no further file changes: an editor or a version control tool may write many."""
         while (now := self._look()) != self._seen:
             self._seen = now
             await asyncio.sleep(FILES_LOOK_EVERY / 5)

@@ -72,7 +72,7 @@ LOOK_EVERY = 1.0  # seconds
 
 
 def main(line: int, memory: int, crash_report: int) -> int:
-    """Run a worker as the supervisor on the other end of the line says, and tell the exit code."""
+    """Run a worker as the supervisor on the other end of the line says, and return the exit code."""
     for fd in (line, memory, crash_report):
         os.set_inheritable(fd, False)
     faulthandler.enable(crash_report)
@@ -99,16 +99,16 @@ class SupervisorLine:
         self._received: list[RunnerOrder] = []
 
     def send(self, message: Struct) -> None:
-        """Say something. If nobody is there any more, we shall know soon."""
+        """Send a message. If the supervisor is gone, `receive` finds out."""
         with self._sending, suppress(OSError):
             self._socket.sendall(encode(message))
 
     def is_open(self) -> bool:
-        """Whether nobody in this process has closed it. Who waits for the next word would not notice that."""
+        """Return True unless this process has closed it, which `receive` would not notice."""
         return _identity(self._socket.fileno()) == self._identity
 
     def receive(self) -> RunnerOrder | None:
-        """Wait for the next word; None means that the supervisor is gone. Raises BrokenLine."""
+        """Wait for the next order; None means that the supervisor is gone. Raises BrokenLine."""
         while not self._received:
             some = receive(self._socket)
             if not some:
@@ -149,7 +149,7 @@ class RunnerMain:
                 return 1
 
     def stop(self, level: int) -> None:
-        """Stop, or hurry. Before the worker begins nothing is held, and nothing needs to be waited for."""
+        """Stop, or hurry. Before the worker begins nothing is held, so the process ends now."""
         if self._stop_levels is None:
             os._exit(0)
         self._stop_levels.ask(level)
@@ -158,7 +158,7 @@ class RunnerMain:
         left_to_the_supervisor = [
             number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN
         ]
-        return {signal.SIGTERM: partial(self.stop, 1), **dict.fromkeys(left_to_the_supervisor, _do_nothing)}
+        return {signal.SIGTERM: partial(self.stop, 1), **dict.fromkeys(left_to_the_supervisor, lambda: None)}
 
     def _listen(self) -> None:
         """Do what the supervisor says, in a thread of its own: the event loop may be blocked.
@@ -260,7 +260,7 @@ class RunnerMain:
         self._line.send(RunnerEnded(stopped.reason, stopped.unreleased))
 
     def _cut_off(self) -> None:
-        """A handler has ended the event loop. End at once: what is noted as running now says who may have done it."""
+        """End now: a handler has ended the event loop. The jobs that are noted as running may have done it."""
         if self._begun:
             error = sys.exc_info()
             with suppress(OSError):
@@ -288,15 +288,12 @@ class RunnerMain:
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Which file is open under this number, None if none is."""
+    """Return which file is open under this number, None if none is."""
     try:
         status = os.fstat(fd)
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _do_nothing() -> None: ...
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ from shigoto.worker.process import (
     Inbox,
     RunningJobs,
     Source,
-    WorkerFlag,
     encode,
     interrupts_held_back,
     launch,
@@ -48,6 +47,10 @@ from shigoto.worker.stopping import Reason
 LogFormat = Literal["text", "json"]
 
 NO_START = "WORKER.NO_START"  # the code of an error that has no other
+logger = logging.getLogger("shigoto.worker")
+PROGRAM = "shigoto.worker.supervisor.runner_main"
+MOST_CRASH_REPORT = 65_536  # bytes of what a crash has left behind
+DIE_WITHIN = 1.0  # seconds from the end of its line to its own
 
 
 class Start(Struct, frozen=True, kw_only=True, tag=True):
@@ -134,11 +137,6 @@ class RunnerEnded(Struct, frozen=True, tag=True):
 RunnerOrder = Start | Recycle | Stop
 RunnerNews = RunnerHello | RunnerReady | Files | Counted | StartFailed | Finishing | RunnerEnded
 
-logger = logging.getLogger("shigoto.worker")
-
-PROGRAM = "shigoto.worker.supervisor.runner_main"
-MOST_CRASH_REPORT = 65_536  # bytes of what a crash has left behind
-DIE_WITHIN = 1.0  # seconds from the end of its line to its own
 
 Heard = Callable[["RunnerProcess", RunnerNews], None]
 
@@ -156,15 +154,15 @@ class RunnerProcess:
         self._heard = heard
         self._inbox = Inbox[RunnerNews](RunnerNews)
         with ExitStack() as in_case:
-            self._running_jobs = RunningJobs.create(start.slots)
-            in_case.callback(self._running_jobs.close)
+            self.running_jobs = RunningJobs.create(start.slots)
+            in_case.callback(self.running_jobs.close)
             self._crash_report = unnamed_file("shigoto-words")
             in_case.callback(os.close, self._crash_report)
             self._line, theirs = socket.socketpair()
             in_case.callback(self._line.close)
-            assert self._running_jobs.fd is not None
+            assert self.running_jobs.fd is not None
             with theirs, interrupts_held_back():
-                files = theirs.fileno(), self._running_jobs.fd, self._crash_report
+                files = theirs.fileno(), self.running_jobs.fd, self._crash_report
                 self._process = launch(PROGRAM, files, files=files, own_group=False)
             self.pid = self._process.pid
             in_case.callback(self._give_up)
@@ -187,7 +185,6 @@ class RunnerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not been reaped."""
         return not self.dead.done()
 
     async def ready(self) -> RunnerHello:
@@ -197,11 +194,11 @@ class RunnerProcess:
         return self.hello
 
     def ready_for(self) -> float:
-        """How many seconds it has been ready, 0 if it never was."""
+        """Return how many seconds it has been ready, 0 if it never was."""
         return 0.0 if self.ready_at is None else self._loop.time() - self.ready_at
 
     def stop(self, level: int) -> None:
-        """Ask it to stop, or to hurry. One that has not said hello holds nothing, and is not worth waiting for."""
+        """Ask it to stop, or to hurry. One that has not sent its hello holds nothing, and is killed."""
         if self.hello is None and self.alive:
             # It may have said so, and we were busy.
             self._read()
@@ -230,13 +227,12 @@ class RunnerProcess:
             self._deadline = self._loop.call_later(patience, self.kill)
 
     def kill(self) -> None:
-        """Kill it, unless it is dead."""
         if self.alive:
             self.killed = True
             os.kill(self.pid, signal.SIGKILL)
 
     def reaped(self, code: int) -> None:
-        """It is dead, and this is its exit code, or the signal that killed it as a negative number."""
+        """Note that it is dead; `code` is its exit code, or the signal that killed it as a negative number."""
         self._process.returncode = code
         # Its last words may still lie in the line. They have an end: a child that it has forked holds the other
         # side open, perhaps, but nobody writes to it any more.
@@ -247,33 +243,12 @@ class RunnerProcess:
             self._deadline.cancel()
         self.dead.set_result(code)
 
-    def inside(self) -> list[int]:
-        """The numbers of the jobs that run in it, or ran in it when it died."""
-        return self._running_jobs.running()
-
-    def in_children(self) -> list[int]:
-        """The same of the jobs in processes of their own, which die with it."""
-        return self._running_jobs.in_children()
-
-    def groups(self) -> list[int]:
-        """The process groups of these."""
-        return self._running_jobs.children()
-
-    def has(self, flag: WorkerFlag) -> bool:
-        """Whether it has said this of its own end."""
-        return self._running_jobs.has(flag)
-
-    def cycled_at(self) -> float | None:
-        """When it has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
-        return self._running_jobs.cycled_at()
-
     def crash_report(self) -> str:
-        """What it has written about its own crash."""
         return os.pread(self._crash_report, MOST_CRASH_REPORT, 0).decode("utf-8", "replace")
 
     def forget(self) -> None:
         """Release what was kept of it, once its death is reported."""
-        self._running_jobs.close()
+        self.running_jobs.close()
         os.close(self._crash_report)
 
     def _read(self) -> None:
@@ -312,7 +287,7 @@ class RunnerProcess:
         self._heard(self, news)
 
     def _break(self, how: str) -> None:
-        """Nobody can look after it any more. Who was in it may have done that, so this is a death like any other."""
+        """Kill a runner that cannot be looked after any more. Its jobs may have done that: a death like any other."""
         if self.alive and not self._broken and self.ended is None and self.failed is None:
             self._broken = True
             self._loop.remove_reader(self._line)
@@ -320,7 +295,7 @@ class RunnerProcess:
             os.kill(self.pid, signal.SIGKILL)
 
     def _give_up(self) -> None:
-        """It is reaped like any orphan, and never by the object that has started it."""
+        """Kill it, and leave it to be reaped like an orphan, not by the object that has started it."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._process.returncode = -signal.SIGKILL
@@ -338,7 +313,7 @@ class Reaper:
 
     @property
     def expected(self) -> frozenset[int]:
-        """The runners that are alive."""
+        """The ids of the runners that are alive."""
         return frozenset(self._expected)
 
     def expect(self, runner: RunnerProcess) -> None:
@@ -346,7 +321,7 @@ class Reaper:
         self._expected[runner.pid] = runner.reaped
 
     def reap(self) -> None:
-        """Reap what there is to reap. Signals of several deaths may arrive as one."""
+        """Reap all children that have ended. Signals of several deaths may arrive as one."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -41,14 +41,21 @@ from shigoto.worker.state import Trouble, WorkerState, beat_deadline, lease_cloc
 from shigoto.worker.supervisor import host
 from shigoto.worker.supervisor.runner_process import RunnerHello, RunnerProcess
 
-PART = "supervisor"
-# Of a lease, before the first sweep. Whoever has just begun is to have the machine to himself: only to load the driver
-# of a store takes 0.2 s of a processor, in the very moment in which the first jobs run.
+# Of a lease, before the first sweep: to load the driver of a store takes 0.2 s of a processor, just when the first jobs
+# of the runners begin.
 LATER = 1 / 10
 FLUSHED_WITHIN = 0.8  # seconds for the last failures to reach Sentry
-LATEST_PROBE = (
-    3.0  # seconds before a store is first asked whether it is there; the runner has just spoken with it
-)
+# Seconds before a store is first asked whether it is there: the runner has just spoken with it.
+LATEST_PROBE = 3.0
+logger = logging.getLogger("shigoto.worker")
+MOST_TRACE = 16_000  # bytes
+FENCED = "the store has fenced it"
+PAUSED = "it was stopped by a signal for nearly as long as its lease"
+# Of the lease since its last beat: when other workers may have its jobs, none of its processes may be at work.
+GIVEN_UP = 0.9
+FENCED_WITHIN = 2.0  # seconds to end by itself
+REPRIEVE = 1 / 6  # of the lease: others who slept as well need twice as long for two looks at it
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
 
 
 class SupervisorStore:
@@ -65,7 +72,7 @@ class SupervisorStore:
         self._bus = bus
         self._stats_every = stats_every
         self._probes: dict[str, Probe] | None = {} if probes else None
-        self._stations: dict[str, WorkerState] = {}
+        self._states: dict[str, WorkerState] = {}
         self._newest: WorkerState | None = None
         self._sweepers: dict[str, Sweeper] = {}
         self._unknown_after: dict[str, Millis | None] = {}
@@ -74,14 +81,14 @@ class SupervisorStore:
         self._reporter: SentryReporter | None = None
 
     def state(self, hello: RunnerHello) -> WorkerState:
-        """The state for this runner's store, which is swept from now on."""
-        state = self._stations.get(hello.url)
+        """Return the state for the store of this runner, which is swept from now on."""
+        state = self._states.get(hello.url)
         if state is None:
-            state = self._stations[hello.url] = self._open(hello)
+            state = self._states[hello.url] = self._open(hello)
         return state
 
     def serve(self, hello: RunnerHello) -> WorkerState:
-        """The same for a runner that is at work: from now on the store is swept as this one's app wants it."""
+        """Do the same for a runner at work: from now on the store is swept as its app wants it."""
         self._unknown_after[hello.url] = hello.unknown_after
         if hello.sentry is not None and self._reporter is None:
             self._reporter = SentryReporter(hello.sentry, self._jobs)
@@ -97,7 +104,6 @@ class SupervisorStore:
         return self._newest.engine
 
     def signs(self, stores: Collection[str]) -> list[StoreSigns]:
-        """What is known of those of these stores that are asked."""
         return [
             replace(probe.signs(), overdue=self._sweepers[url].overdue if url in self._sweepers else 0.0)
             for url, probe in (self._probes or {}).items()
@@ -112,7 +118,7 @@ class SupervisorStore:
         death_report.add_done_callback(self._death_reports.discard)
 
     async def close(self, patience: float) -> bool:
-        """End everything, and tell whether all deaths are reported; the reports get so many seconds."""
+        """End everything; the death reports get so many seconds. Return True if all were made."""
         left = set(self._death_reports)
         if left:
             _, left = await asyncio.wait(left, timeout=patience)
@@ -121,17 +127,16 @@ class SupervisorStore:
         return not left
 
     def leave(self) -> None:
-        """Close every store that was opened. This waits for what is under way there."""
+        """Close every store that was opened. This waits for what has begun there."""
         if self._reporter is not None:
             self._reporter.flush(FLUSHED_WITHIN)
             atexit.unregister(self._reporter.flush)
-        for state in self._stations.values():
+        for state in self._states.values():
             state.close()
 
     def _jobs(self, ids: Sequence[UUID]) -> list[Job | None]:
-        """Jobs that an event has told of, in whichever of the stores they are."""
         found: dict[UUID, Job] = {}
-        for state in list(self._stations.values()):
+        for state in list(self._states.values()):
             engine = state.engine
             found |= {job.id: job for job in engine.run(engine.get(list(ids))) if job is not None}
         return [found.get(id) for id in ids]
@@ -175,7 +180,7 @@ class SupervisorStore:
     ) -> None:
         await end_groups(groups)
         state = self.state(hello)
-        engine, trouble = state.engine, Trouble(state, PART)
+        engine, trouble = state.engine, Trouble(state, "supervisor")
         while True:
             try:
                 rescued = await engine.arun(engine.report_dead(hello.worker, deaths))
@@ -188,17 +193,10 @@ class SupervisorStore:
             return
 
 
-logger = logging.getLogger("shigoto.worker")
-
-MOST_TRACE = 16_000  # bytes
-DIE_WITHIN = 1.0  # seconds from a kill to the end
-LOOK_EVERY = 0.005
-
-
 def deaths_in(
     pid: int, code: int, *, inside: Collection[int], in_children: Collection[int], trace: str
 ) -> tuple[Death, ...]:
-    """The jobs that have crashed: those `inside` the process, and those in child processes, which died with it."""
+    """Return the deaths of the jobs `inside` the process, and of those in child processes, which died with it."""
     how, count = how_it_ended(code), len(inside)
     error = f"The runner process {pid} {how} with {count} job{'' if count == 1 else 's'} inside."
     beside = f"The process of this job was ended together with the runner process {pid}, which {how}."
@@ -219,34 +217,21 @@ def deaths_in(
 
 
 async def end_groups(groups: Collection[int]) -> None:
-    """Kill these process groups, and wait until nobody is left in them, though not for ever."""
-    time = asyncio.get_running_loop().time
-    deadline = time() + DIE_WITHIN
-    # 0 would mean our own group, and so would its number.
+    """Kill these process groups, and wait until they are empty, for 1 s at most."""
+    # 0 would mean the supervisor's own group, and so would its number.
     left = {group for group in groups if group > 1 and group != os.getpgrp()}
-    while left := {group for group in left if _killed(group)}:
-        if time() > deadline:
-            logger.warning("Processes of a dead runner cannot be ended: groups %s", sorted(left))
-            return
-        await asyncio.sleep(LOOK_EVERY)
 
+    def kill() -> set[int]:
+        for group in list(left):
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                # It is empty (some systems say the latter), and another one may have its number soon.
+                left.discard(group)
+        return left
 
-def _killed(group: int) -> bool:
-    """Whether there was somebody to kill; the dead count until they are reaped."""
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # some systems say the latter of the dead
-        return False
-    return True
-
-
-FENCED = "the store has fenced it"
-PAUSED = "it was stopped by a signal for nearly as long as its lease"
-GIVEN_UP = (
-    0.9  # of the lease since its last beat: when others may have its jobs, nothing of it may be at work
-)
-FENCED_WITHIN = 2.0  # seconds to end by itself
-REPRIEVE = 1 / 6  # of the lease: others who slept as well need twice as long for two looks at it
+    if await host.until_gone(kill):
+        logger.warning("Processes of a dead runner cannot be ended: groups %s", sorted(left))
 
 
 class WhyNot(Struct, frozen=True):
@@ -294,7 +279,7 @@ async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState
         sent_at = now
         if orders.fenced:
             # Nor does the store know one that has just left; it has said so before.
-            return None if runner.has(WorkerFlag.LEAVING) else WhyNot(FENCED, FENCED_WITHIN)
+            return None if runner.running_jobs.has(WorkerFlag.LEAVING) else WhyNot(FENCED, FENCED_WITHIN)
 
 
 def _until_next(hello: RunnerHello, state: WorkerState) -> float:
@@ -302,7 +287,7 @@ def _until_next(hello: RunnerHello, state: WorkerState) -> float:
 
 
 async def tell_counts(opened: Callable[[], Engine], every: float) -> None:
-    """Log the counts again and again; never, if there is no time between."""
+    """Log the counts again and again; never, if `every` is 0."""
     while every > 0:
         await asyncio.sleep(every)
         try:
@@ -319,9 +304,6 @@ async def tell_counts(opened: Callable[[], Engine], every: float) -> None:
             *(counts[state] for state in ("pending", "processing", "completed", "failed")),
             extra={"shigoto": dict(counts)},
         )
-
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
 
 
 async def persist(part: str, work: Callable[[], Awaitable[None]]) -> None:

@@ -12,7 +12,7 @@ takes; a new one takes its place at once.
 
 A stop has `stop_timeout` seconds, 28 unless told otherwise:
 
-    at once          runners are asked to stop, and take up to two seconds less, in phases of their own (`worker.py`)
+    at once          runners are asked to stop, and take up to two seconds less, in phases of their own (`parts.py`)
     one second left  what is still there is killed. It is dead now, so what it held can be given back: no overlap
     none left        the watchdog ends this process, even if the store does not answer
 
@@ -33,12 +33,11 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from shigoto.engine.protocol import Engine
 from shigoto.model.errors import SchemaTooNew, StoreMoved
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, RunnerStarted
 from shigoto.observe.log import configure_logging, log_events
-from shigoto.observe.metrics import Metrics, Sample, metrics_if_shown
+from shigoto.observe.metrics import Metrics, metrics_if_shown
 from shigoto.worker.health import HealthPort, Readiness, Signs, judge, ready_of
 from shigoto.worker.process import WorkerFlag, how_it_ended
 from shigoto.worker.process_main import CLOSING_SECONDS, Watchdog
@@ -74,6 +73,13 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 STILLBORN = 3  # deaths in a row, before anything was at work, that tell enough
 MOST_FINISHING = 8  # runners of one slot that only finish what they have; processes cost memory
+logger = logging.getLogger("shigoto.worker")
+RUNNERS_LESS, KILL_BEFORE, REPORT_BEFORE = 2.0, 1.0, 0.1  # seconds before the limit of a stop
+HURRY = 5.0  # seconds that a stop may still take after the second request
+TRIFLE = 0.3  # seconds beyond the limit until the watchdog ends the process
+LEAST = 1.0  # seconds that a stop may take in any case: to kill runners and to give back what they held
+RELOAD_WITHIN = 5.0
+WEIGH_EVERY = 1.0
 
 
 class RunnerSlot:
@@ -97,12 +103,11 @@ class RunnerSlot:
 
     @property
     def ready(self) -> bool:
-        """Whether its runner is at work."""
         runner = self.runner
         return runner is not None and runner.alive and runner.ready_at is not None
 
     def pause(self, runner: RunnerProcess, *, wait_for_change: bool) -> float:
-        """How many seconds to wait before the next start, now that this runner is gone."""
+        """Return how many seconds to wait before the next start, now that this runner is gone."""
         if runner.failed is not None and wait_for_change:
             return inf
         recycled = runner.ended is not None and runner.ended.reason == "recycled"
@@ -116,7 +121,7 @@ class RunnerSlot:
         return self.next_pause()
 
     def is_hopeless(self, runner: RunnerProcess) -> bool:
-        """Whether all that were started here have died before they were ready, as this one, and that is enough."""
+        """Return True if enough runners of this slot have died before they were ready, and none has become ready."""
         self._stillborn = 0 if runner.ready_at is not None or runner.killed else self._stillborn + 1
         return self._stillborn >= STILLBORN
 
@@ -129,50 +134,10 @@ class RunnerSlot:
             await asyncio.wait(self._finishing, return_when=asyncio.FIRST_COMPLETED)
 
     def next_pause(self) -> float:
-        """One more start was in vain."""
+        """Count one more start in vain, and return the pause."""
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._in_vain, 30))
         self._in_vain += 1
         return pause
-
-
-class HealthReport:
-    """The health port, if there is one, where others see how the runners are, and what they have counted.
-
-    `engine` gives the store, `ready` says whether all is well.
-    """
-
-    def __init__(
-        self,
-        place: tuple[str, int] | None,
-        bus: Bus,
-        engine: Callable[[], Engine],
-        ready: Callable[[], Readiness],
-    ) -> None:
-        self.port: HealthPort | None = None
-        self._metrics: Metrics | None = None
-        if place is not None:
-            self._metrics = metrics_if_shown(bus, engine, more=lambda: ready_of(ready()))
-            self.port = HealthPort(*place, ready, self._metrics)
-
-    @property
-    def counts(self) -> bool:
-        """Whether anybody could see what runners count."""
-        return self._metrics is not None
-
-    def count(self, samples: Sequence[Sample]) -> None:
-        """A runner has counted this. When it dies, it stays counted."""
-        if self._metrics is not None:
-            self._metrics.add(samples)
-
-
-logger = logging.getLogger("shigoto.worker")
-
-RUNNERS_LESS, KILL_BEFORE, REPORT_BEFORE = 2.0, 1.0, 0.1  # seconds before the limit of a stop
-HURRY = 5.0  # seconds that a stop may still take after the second request
-TRIFLE = 0.3  # seconds beyond the limit until the watchdog ends the process
-LEAST = 1.0  # seconds that a stop may take in any case: to kill runners and to give back what they held
-RELOAD_WITHIN = 5.0
-WEIGH_EVERY = 1.0
 
 
 class SupervisorSettings(Struct, frozen=True, kw_only=True):
@@ -194,18 +159,11 @@ class SupervisorSettings(Struct, frozen=True, kw_only=True):
     notice: str | None = None
 
     def names(self, name: str | None) -> list[str | None]:
-        """What the runners are called; None for a name of their own."""
+        """Return the names of the runners; None for a name of their own."""
         numbers = range(1, self.processes + 1)
         if name is None:
             return [str(number) if self.numbered else None for number in numbers]
         return [name] if self.processes == 1 else [f"{name}-{number}" for number in numbers]
-
-
-class SupervisorExit(Struct, frozen=True):
-    """The exit code, and why the first runners could not begin, if they could not."""
-
-    code: int
-    failed: StartFailed | None = None
 
 
 def supervise(start: Start, settings: SupervisorSettings, tell: Callable[[StartFailed], None]) -> int:
@@ -222,38 +180,45 @@ def supervise(start: Start, settings: SupervisorSettings, tell: Callable[[StartF
         supervisor = Supervisor(start, settings, watchdog, orphans)
         # Never another kind of loop: this one hears signals whatever happens, and needs nothing that is not there.
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            outcome = runner.run(supervisor.run())
-        watchdog.code = outcome.code
+            runner.run(supervisor.run())
+        watchdog.code = supervisor.code
         watchdog.allow(CLOSING_SECONDS)
         supervisor.leave()
-        if outcome.failed is not None:
-            tell(outcome.failed)
-    return outcome.code
+        if supervisor.failed is not None:
+            tell(supervisor.failed)
+    return supervisor.code
 
 
 def room_for_runners(stop_timeout: float) -> float:
-    """How many seconds of a stop are for the runners' own phases."""
+    """Return how many seconds of a stop are for the runners' own phases."""
     return stop_timeout - min(RUNNERS_LESS, stop_timeout / 3)
 
 
 class Supervisor:
-    """Holds the slots of runners. For one run, on the event loop of the main thread."""
+    """Holds the slots of runners. For one run, on the event loop of the main thread.
+
+    `code` is the exit code, `failed` why the first runners could not begin, if they could not.
+    """
 
     def __init__(
         self, start: Start, settings: SupervisorSettings, watchdog: Watchdog, orphans: Orphans
     ) -> None:
         self._bus = Bus()
         log_events(self._bus)
-        self._health_report = HealthReport(
-            settings.health, self._bus, lambda: self._store.engine, self._readiness
-        )
+        self._metrics: Metrics | None = None
+        self._health_port: HealthPort | None = None
+        if settings.health is not None:
+            self._metrics = metrics_if_shown(
+                self._bus, lambda: self._store.engine, more=lambda: ready_of(self._readiness())
+            )
+            self._health_port = HealthPort(*settings.health, self._readiness, self._metrics)
         self._start = structs.replace(
             start,
             parent=os.getpid(),
             slots=places(start.concurrency, start.threads, start.children),
             stop_timeout=room_for_runners(settings.stop_timeout),
             tell_files=settings.reload,
-            tell_counts=self._health_report.counts,
+            tell_counts=self._metrics is not None,
         )
         self._settings = settings
         self._watchdog = watchdog
@@ -270,12 +235,12 @@ class Supervisor:
         self._level = 0
         self._limit = inf
         self._was_ready = False
-        self._code = 0
-        self._failed: StartFailed | None = None
+        self.code = 0
+        self.failed: StartFailed | None = None
         self._store: SupervisorStore
         self._loop: asyncio.AbstractEventLoop
 
-    async def run(self) -> SupervisorExit:
+    async def run(self) -> None:
         """Keep every slot filled, until all of them are given up."""
         self._loop = asyncio.get_running_loop()
         with self._signals(), self._ready_file:
@@ -288,8 +253,8 @@ class Supervisor:
                     probes=self._settings.health is not None,
                 )
                 watching = [group.create_task(persist("service manager", self._manager.run))]
-                if self._health_report.port is not None:
-                    watching.append(group.create_task(persist("health port", self._health_report.port.run)))
+                if self._health_port is not None:
+                    watching.append(group.create_task(persist("health port", self._health_port.run)))
                 if self._watch is not None:
                     watching.append(group.create_task(persist("reload", self._watch.run)))
                 await asyncio.wait([group.create_task(self._hold(slot)) for slot in self._slots])
@@ -298,18 +263,16 @@ class Supervisor:
                 room = max(self._settings.stop_timeout, LEAST)
                 patience = min(self._limit, self._loop.time() + room) - REPORT_BEFORE
                 if not await self._store.close(max(0.0, patience - self._loop.time())):
-                    self._code = 1
+                    self.code = 1
                 await self._orphans.end(self._reaper.expected)
                 for task in watching:
                     task.cancel()
-        return SupervisorExit(self._code, self._failed)
 
     def leave(self) -> None:
-        """Close what is open at the store."""
         self._store.leave()
 
     def stop(self) -> None:
-        """Stop; asked again, hurry; and again, kill."""
+        """Stop; the second time hurry, the third time kill."""
         self._level += 1
         timeout, now = self._timeout(self._level), self._loop.time()
         self._limit = min(self._limit, now + max(timeout, LEAST))
@@ -339,7 +302,7 @@ class Supervisor:
                 await slot.wakeup.wait(None if pause == inf else pause)
 
     async def _fill(self, slot: RunnerSlot) -> float | None:
-        """Start a runner, and wait until its place is free; how long to wait before the next one, None if none."""
+        """Start a runner, wait until its place is free, and return the pause before the next one; None if none."""
         try:
             runner = RunnerProcess(structs.replace(self._start, name=slot.name), self._heard)
         except OSError as error:
@@ -358,7 +321,7 @@ class Supervisor:
         return 0.0
 
     async def _attend(self, slot: RunnerSlot, runner: RunnerProcess) -> float | None:
-        """See a runner through to its end; how long to wait before the next one, None if there is none."""
+        """Look after a runner until its end, and return the pause before the next one; None if none."""
         self._bus.publish(RunnerStarted(self._name, runner.pid))
         async with asyncio.TaskGroup() as beside:
             tasks = [
@@ -381,7 +344,7 @@ class Supervisor:
         ended, failed = runner.ended, runner.failed
         if self._level or (ended is not None and ended.reason == "drained"):
             if ended is not None and ended.reason == "fenced":
-                self._code = 1
+                self.code = 1
             return None
         if failed is None:
             if ended is not None and ended.reason == "fenced" and not runner.is_replaced:
@@ -402,17 +365,18 @@ class Supervisor:
         return pause
 
     def _give_up(self, failed: StartFailed) -> None:
-        self._code, self._failed = 1, self._failed or failed
+        self.code, self.failed = 1, self.failed or failed
         self.stop()
 
     def _clear_up(self, runner: RunnerProcess, pause: float | None) -> None:
         """Report it dead, unless it has given back everything by itself or never had anything."""
         hello, ended, code = runner.hello, runner.ended, runner.dead.result()
-        on_purpose = runner.has(WorkerFlag.OVERDUE) or (runner.killed and code == -signal.SIGKILL)
+        jobs = runner.running_jobs
+        on_purpose = jobs.has(WorkerFlag.OVERDUE) or (runner.killed and code == -signal.SIGKILL)
         unhurt = ended is not None or runner.failed is not None
-        crash_report, groups = runner.crash_report(), runner.groups()
+        crash_report, groups = runner.crash_report(), jobs.children()
         deaths = deaths_in(
-            runner.pid, code, inside=runner.inside(), in_children=runner.in_children(), trace=crash_report
+            runner.pid, code, inside=jobs.running(), in_children=jobs.in_children(), trace=crash_report
         )
         runner.forget()
         if not (on_purpose or unhurt or (hello is None and self._level)):
@@ -450,8 +414,8 @@ class Supervisor:
             self._was_ready = True
         elif isinstance(news, Files) and self._watch is not None:
             self._watch.add(news.paths)
-        elif isinstance(news, Counted):
-            self._health_report.count(news.samples)
+        elif isinstance(news, Counted) and self._metrics is not None:
+            self._metrics.add(news.samples)
 
     def _tell_ready(self) -> None:
         """If every slot is filled. Not before we beat for whoever fills it: until then we would not notice that we
@@ -501,14 +465,13 @@ class Supervisor:
                 signal.signal(number, signal.SIG_IGN)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        """Between any two steps of this thread, whatever holds up the event loop: the watchdog hears it in any case."""
+        """Tell the watchdog, between any two steps of this thread, whatever keeps the event loop busy."""
         self._signals_heard += 1
         self._watchdog.allow(max(self._timeout(self._signals_heard), LEAST) + TRIFLE)
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.stop)
 
     def _timeout(self, level: int) -> float:
-        """How many seconds a stop may still take when it was asked for so often."""
         return self._settings.stop_timeout if level == 1 else HURRY
 
 
@@ -523,7 +486,7 @@ def signs_of(
     """What is known of the runners in these slots, and of their stores, now. It is read from outside: a runner that is
     too busy to say how it is has stopped being at work."""
     now, runners = clock(), [slot.runner for slot in slots if slot.ready]
-    cycles = [runner.cycled_at() for runner in runners if runner is not None]
+    cycles = [runner.running_jobs.cycled_at() for runner in runners if runner is not None]
     hellos = [runner.hello for runner in runners if runner is not None]
     return Signs(
         stopping=stopping,
