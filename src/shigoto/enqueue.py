@@ -131,8 +131,12 @@ def enqueue(call: Call[R]) -> JobHandle[R]:
         _warn_of_blocking()
     app = route.app
     engine, specs = app.engine, (call.spec(uuid7()),)
-    with storing(app.tracing, specs) as marked:
-        [at] = engine.run(engine.enqueue_many(marked))
+    traced = None if app.tracing is None else app.tracing.begin(specs)
+    if traced is None:
+        [at] = engine.run(engine.enqueue_many(specs))
+    else:
+        with traced as marked:
+            [at] = engine.run(engine.enqueue_many(marked))
     return JobHandle(engine, at.id, at.number, at.status, route.decode, app.encryption)
 
 
@@ -143,8 +147,12 @@ async def aenqueue(call: Call[R]) -> JobHandle[R]:
         return (await aenqueue_many(route.app, (call,)))[0]
     app = route.app
     engine, specs = app.engine, (call.spec(uuid7()),)
-    with storing(app.tracing, specs) as marked:
-        [at] = await engine.arun(engine.enqueue_many(marked))
+    traced = None if app.tracing is None else app.tracing.begin(specs)
+    if traced is None:
+        [at] = await engine.arun(engine.enqueue_many(specs))
+    else:
+        with traced as marked:
+            [at] = await engine.arun(engine.enqueue_many(marked))
     return JobHandle(engine, at.id, at.number, at.status, route.decode, app.encryption)
 
 
