@@ -138,6 +138,7 @@ HARMLESS = {
     "dialect.py": {"table"},
     "driver.py": {"name"},
     "engine.py": {
+        "held",
         "options",
         "quote(storable('The path of the store', str(self._path)))",
         "self._synchronous",
@@ -171,7 +172,6 @@ HARMLESS = {
         "places",
         "table",
     },
-    "service.py": {"held"},
 }
 
 

@@ -31,7 +31,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
-from msgspec import Struct, structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Write, drive, merged
 from shigoto.engine.sql.block import BlockTimer, held_in, started
@@ -214,7 +215,7 @@ class Driver:
             value = self._run_directly(direct, op)
             if value is not None:
                 return value
-            op = structs.replace(op, hints=None)
+            op = replace(op, hints=None)
         result = self._transact([op])[0]
         if result.error is not None:
             raise result.error
