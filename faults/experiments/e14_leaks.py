@@ -22,7 +22,8 @@ from faults.tools.vitals import MB, MIB, Sample, family, sample_of, size_of, slo
 
 # In such parts; a transactional job is a commit of its own, and takes as long as ten others.
 TASKS = ",".join(10 * ["asynchronous"] + 6 * ["in_a_thread"] + 3 * ["in_a_process"] + ["transactional"])
-MOST_RSS = (400.0, 1.0)  # MB for 100 000 jobs; a few hundred jobs cannot tell a page each from chance
+# MB for 100 000 jobs. A few hundred jobs cannot tell a page each from chance: 86 to 403 in seven runs of one tree.
+MOST_RSS = (600.0, 1.0)
 # Connections are opened when they are first needed, each with two files, and kept: one more for the first checkpoint
 # that this process happens to run, one more for the first time that a read and a write and a checkpoint meet.
 POOLED = 4

@@ -64,7 +64,12 @@ class RemoteRegistry:
 
         return Op(start=start, mode="read")
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        if not hasattr(Registry, name):
+            raise AttributeError(f"a registry has no {name!r}")
+        return self._refuse
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         # A stolen token must not make more of its kind; and the server notes what it is asked to do, and by whom.
         raise Unsupported(
             f"This store is a server ({self._shown}): tokens, the feed and a rotation of keys are not to be had from an"
