@@ -1,6 +1,8 @@
 """The speed of this checkout beside another one, in paired rounds on one machine.
 
     enqueue    one by one, each committed; sync
+    aenqueue   the same, awaited by one caller
+    callers    64 callers on one event loop, each of which awaits one at a time
     bulk       1000 jobs per call
     drain      no-op async jobs by one worker in one process
     pick-up    milliseconds from enqueue to the start of the handler, one job at a time on an idle worker
@@ -31,6 +33,7 @@ from shigoto.worker import Worker
 
 ROOT = Path(__file__).resolve().parent.parent
 BULK = 1_000
+CALLERS = 64
 
 
 def make_app(url: str) -> tuple[Shigoto, Task[[int], None]]:
@@ -49,6 +52,27 @@ def enqueue(url: str, jobs: int) -> float:
     for number in range(jobs):
         noop.enqueue(number)
     return jobs / (time.perf_counter() - started)
+
+
+def aenqueue(url: str, jobs: int) -> float:
+    return asyncio.run(_awaited(url, jobs, callers=1))
+
+
+def callers(url: str, jobs: int) -> float:
+    return asyncio.run(_awaited(url, jobs * 10, callers=CALLERS))
+
+
+async def _awaited(url: str, jobs: int, callers: int) -> float:
+    _, noop = make_app(url)
+    await noop.aenqueue(0)
+
+    async def call() -> None:
+        for number in range(jobs // callers):
+            await noop.aenqueue(number)
+
+    started = time.perf_counter()
+    await asyncio.gather(*(call() for _ in range(callers)))
+    return jobs // callers * callers / (time.perf_counter() - started)
 
 
 def bulk(url: str, jobs: int) -> float:
@@ -113,6 +137,8 @@ def start_up(_url: str, _jobs: int) -> float:
 
 MEASURES: dict[str, Callable[[str, int], float]] = {
     "enqueue": enqueue,
+    "aenqueue": aenqueue,
+    "callers": callers,
     "bulk": bulk,
     "drain": drain,
     "pick-up": pick_up,
