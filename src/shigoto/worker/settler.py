@@ -154,7 +154,8 @@ class Settler:
             await self._send()
         if self._busy:
             self._waiting, self._busy = self._busy, []
-            await self._send()
+            while self._waiting or self._sending:
+                await self._send()
             if self._busy:
                 raise StoreBusy(f"{len(self._busy)} jobs are locked by somebody else")
 
@@ -204,9 +205,7 @@ class Settler:
 
     async def _send(self) -> None:
         """Report one batch. If this is cut short, the batch stays, and is sent again next time."""
-        if self._dropping:
-            if self._lost:
-                self._tell_lost(self._sending[:MOST_TOLD])
+        if self._drops(self._sending):
             self._sending = []
             return
         if not self._sending:
@@ -228,6 +227,8 @@ class Settler:
             raise
         except Exception as error:
             self._sending = []
+            if self._drops(batch):
+                return
             if not self._apart:
                 logger.warning(
                     "%d settlements cannot be stored together: %r; now one by one", len(batch), error
@@ -246,6 +247,12 @@ class Settler:
             self._sending = []
             self._conclude(batch, verdicts, fates)
         self._apart = max(0, self._apart - 1)
+
+    def _drops(self, batch: list[EndedRun]) -> bool:
+        """Return True if nothing is reported any more. Publish what is lost by that."""
+        if self._dropping and self._lost:
+            self._tell_lost(batch[:MOST_TOLD])
+        return self._dropping
 
     async def _settle_somehow(self, ended: EndedRun) -> tuple[EndedRun, list[Verdict]]:
         """Settle one by itself; if the store cannot write it, without progress and log, or else as failed."""
