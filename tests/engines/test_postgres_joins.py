@@ -870,3 +870,17 @@ async def test_the_event_loop_goes_on_while_an_async_connection_waits(shop: Shop
             assert (await waiting).status() is State.PENDING
         beating.cancel()
     assert beats > 10
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_refused_job_is_left_out_and_the_callers_transaction_goes_on(shop: Shop, count: int) -> None:
+    with psycopg.connect(shop.address) as connection:
+        connection.execute("GRANT INSERT ON paid TO pg_read_all_data")
+        connection.execute("SET LOCAL ROLE pg_read_all_data")  # which may not write jobs
+        pay = shop.pay.using(connection=connection, on_error="log")
+
+        handles = shop.app.enqueue_many([pay.call("one")] * count) if count > 1 else [pay.enqueue("one")]
+        connection.execute(INSERT)
+
+        assert {handle.enqueued for handle in handles} == {"not_enqueued"}
+    assert (shop.paid(), shop.texts()) == ([1], [])

@@ -448,7 +448,10 @@ class Joined(Generic[T]):
     def __init__(self, op: Op[T], texts: Mapping[str, str]) -> None:
         self._op = op
         self._texts = texts
-        self._needs_savepoint = not hints_of(op).one_trip  # else only its second command does
+        hints = hints_of(op)
+        # An enqueue needs one from its first command: if it is refused, the caller may go on without the job.
+        # Any other op of one trip needs one from its second command.
+        self._needs_savepoint = not hints.one_trip or hints.alone is not None
         self._guarded = False
         self._rang = False
 
