@@ -65,3 +65,26 @@ def test_who_asks_on_a_connection_that_was_ended_is_told_at_once(
 
     with asyncio.Runner(loop_factory=factory_of(loop)) as runner:
         assert runner.run(ask()) < AT_ONCE
+
+
+async def test_a_connection_that_is_closed_before_its_answer_came_gives_its_place_free(
+    postgres_database: str,
+) -> None:
+    """So it is if somebody is cancelled who has just begun a transaction block."""
+    driver = Driver(read_address(postgres_database), {})
+    pool = LoopConnections("a store", 1, driver._connector.aopen)
+    connection = await pool.take(time.monotonic() + DEADLINE)
+    asking = asyncio.create_task(
+        connection.ask(WireRequest(b"SELECT pg_sleep(30)"), time.monotonic() + DEADLINE)
+    )
+    await asyncio.wait([asking], timeout=0.05)
+    asking.cancel()
+    await asyncio.wait([asking])
+
+    pool.lose(connection)
+    pool.give_back(connection)
+
+    another = await pool.take(time.monotonic() + AT_ONCE)
+    assert another is not connection
+    pool.give_back(another)
+    pool.close()

@@ -243,8 +243,8 @@ class LoopConnections:
             self.give_back(connection)
 
     def give_back(self, connection: LoopConnection) -> None:
-        """Let others have it, once the answer has come whose asker was cancelled."""
-        if connection.is_busy:
+        """Let others have it, once the answer has come whose asker was cancelled. A lost connection gets no answer."""
+        if connection.is_busy and connection.lost is None:
             connection.when_quiet = lambda: self.give_back(connection)
             return
         connection.when_quiet = None
