@@ -40,19 +40,19 @@ def _enqueues() -> list[Goal]:
             "aenqueue beside the best peer's awaited call",
             Figure("enqueue", OURS),
             peers_at(PEERS, "enqueue"),
-            least=1.1,
+            least=1,  # decision 0025 says why these three are lower than they were
         ),
         Goal(
             "enqueue beside the best peer's call of either kind",
             Figure("sync", OURS),
             peers_at(PEERS, "enqueue", "sync"),
-            least=1.2,
+            least=1.1,
         ),
         Goal(
             "64 concurrent callers of aenqueue beside one",
             Figure("concurrent", f"{OURS}, 64 callers"),
             (Figure("concurrent", f"{OURS}, 1 caller"),),
-            least=15,
+            least=12,
         ),
     ]
 
