@@ -89,9 +89,7 @@ class ConnectionLost(Exception):
     def __init__(self, reason: str, *, answered: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.answered = (
-            answered  # the server has said itself that it ends the connection, instead of what was asked
-        )
+        self.answered = answered  # the server has said itself that it ends the connection
         self.again = False
         self.uncertain = True
 

@@ -11,7 +11,7 @@ the elements as a list.
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -27,17 +27,13 @@ from shigoto.engine.postgres.errors import ConnectionLost, is_final, one_line
 from shigoto.engine.sql.commands import NamedSql, SqlText, load_statements
 
 STATEMENTS = Path(__file__).parent / "statements"
-
-Row = tuple[Any, ...]
-
 _SCHEMA = re.compile(r"\bshigoto(?=\.)")
 
-T = TypeVar("T", int, str | None)
 # The types' numbers are fixed in PostgreSQL's catalogue.
 BIGINT_OID, INT_OID, TEXT_OID, UUID_OID = 20, 23, 25, 2950
-_HEADER = struct.Struct(
-    "!iiIii"
-)  # dimensions, whether there may be nulls, type of the elements, length, lower bound
+# Dimensions, whether there may be nulls, type of the elements, length, lower bound.
+_HEADER = struct.Struct("!iiIii")
+_EMPTY = struct.Struct("!iiI")
 _LENGTH = struct.Struct("!i")
 _WITH_BIGINT, _WITH_INT = struct.Struct("!iq"), struct.Struct("!ii")
 _NULL = _LENGTH.pack(-1)
@@ -49,6 +45,8 @@ MAX_PREPARED = 200  # on one connection
 TUPLES_OK, COMMAND_OK = pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK
 FATAL_ERROR, EMPTY = pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.EMPTY_QUERY
 BAD, IDLE = pq.ConnStatus.BAD, pq.TransactionStatus.IDLE
+T = TypeVar("T", int, str | None)
+Row = tuple[Any, ...]
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
@@ -70,8 +68,6 @@ class Ring(Struct, frozen=True):
 
 
 RING = Ring()
-
-
 Command = NamedSql | SqlText | Script | Copy | Write
 
 
@@ -87,7 +83,6 @@ class ServerRows:
         self._next = 0
 
     def fetchone(self) -> Row | None:
-        """The next row, None after the last."""
         at = self._next
         if at >= len(self.rows):
             return None
@@ -95,7 +90,6 @@ class ServerRows:
         return self.rows[at]
 
     def fetchall(self) -> list[Row]:
-        """All rows that were not fetched yet."""
         rows = self.rows[self._next :] if self._next else self.rows
         self._next = len(self.rows)
         return rows
@@ -110,64 +104,48 @@ def in_schema(text: str, schema: str) -> str:
 
 
 def load_texts(schema: str) -> dict[str, str]:
-    """The named statements of this engine, for the schema."""
     return {name: in_schema(text, schema) for name, text in load_statements(STATEMENTS).items()}
-
-
-class Texts:
-    """The statements of a store, encoded once."""
-
-    __slots__ = ("_named",)
-
-    def __init__(self, named: Mapping[str, str]) -> None:
-        self._named = {name: text.encode() for name, text in named.items()}
-
-    def __getitem__(self, name: str) -> bytes:
-        return self._named[name]
 
 
 class Array(Struct, frozen=True):
     """An array as a value of a statement."""
 
     elements: Sequence[Any]
+    kind: int  # of the elements
     encode: Callable[[Sequence[Any]], bytes]
 
     def encoded(self) -> bytes:
         """The array in binary format. Raises UnicodeEncodeError for half a surrogate pair."""
-        return self.encode(self.elements)
+        if not self.elements:
+            return _EMPTY.pack(0, 0, self.kind)
+        header = _HEADER.pack(1, self.kind == TEXT_OID, self.kind, len(self.elements), 1)
+        return header + self.encode(self.elements)
 
 
 def bigint_array(numbers: Sequence[int]) -> Array:
-    """A `bigint[]`."""
-    return Array(numbers, _bigints)
+    return Array(numbers, BIGINT_OID, _bigints)
 
 
 def int_array(numbers: Sequence[int]) -> Array:
-    """An `int[]`."""
-    return Array(numbers, _ints)
+    return Array(numbers, INT_OID, _ints)
 
 
 def uuid_array(ids: Sequence[UUID]) -> Array:
-    """A `uuid[]`."""
-    return Array(ids, _uuids)
+    return Array(ids, UUID_OID, _uuids)
 
 
 def text_array(texts: Sequence[str | None]) -> Array:
     """A `text[]`, in which None is NULL."""
-    return Array(texts, _texts)
+    return Array(texts, TEXT_OID, _texts)
 
 
 def _bigints(numbers: Sequence[int]) -> bytes:
-    if not numbers:
-        return _empty(BIGINT_OID)
     pack = _WITH_BIGINT.pack
-    return _header(BIGINT_OID, len(numbers)) + b"".join([pack(8, number) for number in numbers])
+    return b"".join([pack(8, number) for number in numbers])
 
 
 def _ints(numbers: Sequence[int]) -> bytes:
-    if not numbers:
-        return _empty(INT_OID)
-    return _header(INT_OID, len(numbers)) + _joined(_int, numbers)
+    return _joined(_int, numbers)
 
 
 def _int(number: int) -> bytes:
@@ -175,15 +153,11 @@ def _int(number: int) -> bytes:
 
 
 def _uuids(ids: Sequence[UUID]) -> bytes:
-    if not ids:
-        return _empty(UUID_OID)
-    return _header(UUID_OID, len(ids)) + _SIXTEEN + _SIXTEEN.join([id.bytes for id in ids])
+    return _SIXTEEN + _SIXTEEN.join([id.bytes for id in ids])
 
 
 def _texts(texts: Sequence[str | None]) -> bytes:
-    if not texts:
-        return _empty(TEXT_OID)
-    return _header(TEXT_OID, len(texts), nulls=True) + _joined(_text_element, texts)
+    return _joined(_text_element, texts)
 
 
 def _text_element(text: str | None) -> bytes:
@@ -201,14 +175,6 @@ def _joined(encode: Callable[[T], bytes], elements: Sequence[T]) -> bytes:
         return b"".join([encode(element) for element in elements])
     encoded = {kind: encode(kind) for kind in kinds}
     return b"".join([encoded[element] for element in elements])
-
-
-def _header(kind: int, count: int, *, nulls: bool = False) -> bytes:
-    return _HEADER.pack(1, nulls, kind, count, 1)
-
-
-def _empty(kind: int) -> bytes:
-    return struct.pack("!iiI", 0, 0, kind)
 
 
 class WireRequest(Struct, frozen=True):
@@ -351,7 +317,6 @@ class LibpqConnection:
         return ServerRows(rows, rowcount)
 
     def forget_prepared(self, request: WireRequest) -> None:
-        """The statement could not be prepared."""
         self._names.pop(request.text, None)
 
     def finish(self) -> None:
