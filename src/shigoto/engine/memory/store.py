@@ -66,7 +66,6 @@ class WaitingLine:
         return None
 
     def pop(self) -> None:
-        """Take the head out."""
         entry = self.head()
         if entry is not None:
             heappop(self._entries)
@@ -149,7 +148,6 @@ class Row(Struct, kw_only=True, eq=False):
         return errors[-1] if ended_in_error or self.counters.failures > 0 else None
 
     def tags(self) -> tuple[str, ...]:
-        """The tags as words."""
         return json.decode(self.spec.tags, type=tuple[str, ...]) if self.spec.tags else ()
 
 
@@ -178,7 +176,6 @@ def held(row: Row) -> Held:
 
 
 def lease(row: Row, claimed_at: Millis) -> Lease:
-    """The lease of a job that has just been claimed."""
     spec = row.spec
     return Lease(
         number=row.number,
@@ -208,7 +205,6 @@ def lease(row: Row, claimed_at: Millis) -> Lease:
 
 
 def snapshot(row: Row) -> Job:
-    """The job as people see it."""
     spec, counters = row.spec, row.counters
     return Job(
         id=spec.id,
@@ -250,7 +246,6 @@ def snapshot(row: Row) -> Job:
 
 
 def record(worker: WorkerRow, processing: int) -> WorkerRecord:
-    """The worker as people see it."""
     said = worker.announcement
     return WorkerRecord(
         id=said.id,
@@ -282,9 +277,8 @@ class Store:
         self.rows: dict[int, Row] = {}
         self.by_id: dict[UUID, Row] = {}
         self.holders: dict[tuple[str, str], Row] = {}
-        self.ready: dict[tuple[str, str, bool], WaitingLine] = defaultdict(
-            WaitingLine
-        )  # by queue, task, alone
+        # By queue, task, alone.
+        self.ready: dict[tuple[str, str, bool], WaitingLine] = defaultdict(WaitingLine)
         self.scheduled = WaitingLine()
         self.held: dict[UUID, dict[int, Row]] = defaultdict(dict)
         self.workers: dict[UUID, WorkerRow] = {}
@@ -316,7 +310,6 @@ class Store:
         return step
 
     def next_audit_number(self) -> int:
-        """A number for an entry of the audit; none is given twice."""
         self._last_audit_number += 1
         return self._last_audit_number
 
@@ -374,21 +367,17 @@ class Store:
         self.ready[row.spec.queue, row.spec.task, row.alone].add(row.number, (-row.spec.priority, row.run_at))
 
     def holder(self, spec: JobSpec) -> Row | None:
-        """The job that holds the spec's key, ended or not."""
         return None if spec.key is None else self.holders.get((spec.tenant, spec.key))
 
     def take_key(self, row: Row) -> None:
-        """Make the row the holder of its key."""
         if row.spec.key is not None:
             self.holders[row.spec.tenant, row.spec.key] = row
 
     def alive(self, worker: UUID) -> WorkerRow | None:
-        """The worker, if it is registered and not fenced."""
         row = self.workers.get(worker)
         return row if row is not None and row.fenced_at is None else None
 
     def paused(self, queue: str) -> bool:
-        """Whether nothing may be claimed from the queue."""
         settings = self.settings.get(queue)
         return settings is not None and settings.paused
 

@@ -139,12 +139,10 @@ def beat(store: Store, worker: UUID, running: Sequence[tuple[int, int]] | None) 
 
 
 def report(store: Store, worker: UUID, reports: Sequence[Report]) -> list[bool]:
-    """T3, each under the guard."""
     return [_report(store, worker, news) for news in reports]
 
 
 def settle(store: Store, worker: UUID, settlements: Sequence[Settlement]) -> list[Verdict]:
-    """T4-T9, T13, each under the guard."""
     now = store.now()
     return [_settle(store, worker, settlement, now) for settlement in settlements]
 
@@ -285,7 +283,6 @@ def _attempt(row: Row, settlement: Settlement, now: Millis) -> Attempt:
 
 
 def promote(store: Store, limit: int) -> Promoted:
-    """Make due jobs ready in run_at order; the first that is left says when to come again."""
     now = store.now()
     count = 0
     while (head := store.scheduled.head()) is not None:

@@ -55,8 +55,12 @@ def equal_runs(specs: Sequence[JobSpec], shared: Callable[[JobSpec], T]) -> list
     return [*runs, (same, specs[first:])]
 
 
+def anything_new(answers: Sequence[Enqueued]) -> bool:
+    # The first by itself: it is mostly the only one, and a generator takes longer than all the rest of this.
+    return answers[0].status != "existing" or any(answer.status != "existing" for answer in answers)
+
+
 def lanes(specs: Iterable[JobSpec]) -> set[Lane]:
-    """The lanes that the jobs go into."""
     return {(spec.queue, spec.task, spec.alone) for spec in specs}
 
 
@@ -87,7 +91,6 @@ class KeyPlan:
         self.taken: dict[Key, KeyHolder] = {}
 
     def add(self, spec: JobSpec) -> KeyDecision:
-        """Decide for the next one."""
         known = self._known.get(spec.id)
         if known is not None:
             return KeyDecision(known, "existing")

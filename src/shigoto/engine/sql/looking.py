@@ -242,7 +242,6 @@ def _expect_numbers(table: str, row: object, *values: object) -> None:
 
 
 def get(dialect: Dialect, ids: list[UUID]) -> Steps[list[Job | None]]:
-    """The jobs, in order."""
     numbers = list((yield from dialect.numbers(ids)).values())
     jobs = {job.id: job for job in (yield from _details(dialect, numbers))}
     return [jobs.get(id) for id in ids]
@@ -273,10 +272,8 @@ def _shown(row: tuple[Any, ...]) -> Job | None:
     except UNREADABLE as error:
         logger.warning(
             "Job %s is not shown: its row was not written by us, and cannot be read (%s). When it has ended, clear"
-            " deletes it.",
-            row[0],
-            error,
-        )
+            " deletes it.", row[0], error,
+        )  # fmt: skip
         return None
 
 
@@ -338,7 +335,6 @@ def _instant(at: Millis | None) -> datetime | None:
 
 
 def attempts(id: UUID) -> Steps[list[Attempt]]:
-    """The runs that did not end completed."""
     rows = (yield sql("attempts", id.bytes)).fetchall()
     return [
         Attempt(
@@ -354,7 +350,6 @@ def attempts(id: UUID) -> Steps[list[Attempt]]:
 
 
 def logs(id: UUID) -> Steps[list[LoggedLine]]:
-    """What the runs have written."""
     rows = (yield sql("logs", id.bytes)).fetchall()
     return [
         LoggedLine(token=token, line=line, at=to_datetime(at), level=level, text=text)
@@ -392,12 +387,10 @@ def _tell_scheduled(queues: dict[str, Counts]) -> Steps[None]:
 
 
 def oldest() -> Steps[dict[str, Millis]]:
-    """By queue, since when its longest waiting job could have been claimed."""
     return dict((yield sql("oldest")).fetchall())
 
 
 def settings() -> Steps[list[QueueSettings]]:
-    """Every queue that has had a job or a setting."""
     rows = (yield sql("settings")).fetchall()
     for name, *values in rows:
         _expect_numbers("queue", name, *(value for value in values if value is not None))
@@ -415,34 +408,18 @@ def settings() -> Steps[list[QueueSettings]]:
 
 
 def workers() -> Steps[list[WorkerRecord]]:
-    """The workers that are registered and not fenced."""
     return [_worker(row) for row in (yield sql("workers")).fetchall()]
 
 
 def _worker(row: tuple[Any, ...]) -> WorkerRecord:
-    try:
-        return _worker_record(row)
-    except UNREADABLE as error:
-        raise unreadable("worker", row[1], error) from error
-
-
-def _worker_record(row: tuple[Any, ...]) -> WorkerRecord:
     id, name, tasks, queues, slots, version, host, pid, isolates, stopping = row[:10]
     started_at, lease_until, fenced_at, processing, owner = row[10:]
-    return WorkerRecord(
-        id=UUID(bytes=id),
-        name=name,
-        tasks=tuple(json.decode(tasks)),
-        queues=None if queues is None else tuple(json.decode(queues)),
-        slots=slots,
-        version=version,
-        host=host,
-        pid=pid,
-        isolates=bool(isolates),
-        stopping=bool(stopping),
-        started_at=to_datetime(started_at),
-        lease_until=to_datetime(lease_until),
-        fenced_at=_instant(fenced_at),
-        processing=processing,
-        owner=owner,
-    )
+    try:
+        return WorkerRecord(
+            id=UUID(bytes=id), name=name, tasks=tuple(json.decode(tasks)),
+            queues=None if queues is None else tuple(json.decode(queues)), slots=slots, version=version, host=host,
+            pid=pid, isolates=bool(isolates), stopping=bool(stopping), started_at=to_datetime(started_at),
+            lease_until=to_datetime(lease_until), fenced_at=_instant(fenced_at), processing=processing, owner=owner,
+        )  # fmt: skip
+    except UNREADABLE as error:
+        raise unreadable("worker", name, error) from error

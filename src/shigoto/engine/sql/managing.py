@@ -25,7 +25,6 @@ from shigoto.model.time import Millis
 
 
 def configure(queue: QueueSettings) -> Steps[None]:
-    """Replace what is set for a queue."""
     yield sql(
         "configure", queue.name, int(queue.paused), queue.keep_completed_for, queue.keep_failed_for,
         queue.keep_cancelled_for, queue.max_pending,
@@ -65,11 +64,7 @@ def _take_away(submit: Submit, now: Millis, numbers: Sequence[int]) -> Steps[Non
 
 
 def end_pending(
-    submit: Submit,
-    now: Millis,
-    errors: Mapping[int, str | None],
-    state: State,
-    kind: FailureKind | None,
+    submit: Submit, now: Millis, errors: Mapping[int, str | None], state: State, kind: FailureKind | None
 ) -> Steps[set[int]]:
     """Take pending jobs, named with what is said of them, to a terminal state without a run (T11, T16).
 
@@ -101,7 +96,6 @@ def _failed(job: Waiting, kind: FailureKind | None) -> FailedJob:
 
 
 def delete(dialect: Dialect, numbers: Sequence[int], states: Collection[State]) -> Steps[int]:
-    """Delete those that are in one of the states and may go."""
     known = yield from locked_states(numbers)
     jobs = [(number, state, queue) for number, (state, queue) in known.items()]
     gone = [job for job in jobs if job[1] in states and job[1] in DELETABLE]
@@ -110,21 +104,11 @@ def delete(dialect: Dialect, numbers: Sequence[int], states: Collection[State]) 
 
 
 def remove(dialect: Dialect, jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
-    """Delete jobs with everything that belongs to them."""
     if not jobs:
         return
     numbers = json.encode([number for number, _, _ in jobs]).decode()
-    for statement in (
-        "delete_keys",
-        "delete_expiries",
-        "delete_ready",
-        "delete_scheduled",
-        "delete_attempts",
-        "delete_logs",
-        "delete_progress",
-        "delete_done",
-    ):
-        yield sql(statement, numbers)
+    for part in ("keys", "expiries", "ready", "scheduled", "attempts", "logs", "progress", "done"):
+        yield sql(f"delete_{part}", numbers)
     yield from dialect.forget(jobs)
 
 

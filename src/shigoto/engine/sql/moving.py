@@ -86,9 +86,7 @@ STATE = FIELDS.index("state")
 
 
 def rows_of(
-    records: Sequence[JobRecord],
-    now: Millis,
-    lane_of: Callable[[JobRecord], int],
+    records: Sequence[JobRecord], now: Millis, lane_of: Callable[[JobRecord], int]
 ) -> dict[str, list[Row]]:
     """The rows of each table. A pending job is ready if it is due now."""
     rows: dict[str, list[Row]] = {table: [] for table in TABLES}
@@ -145,13 +143,11 @@ def _add_past(rows: dict[str, list[Row]], job: JobRecord) -> None:
 
 
 def read_schedule_marks() -> Steps[dict[str, ScheduleMark]]:
-    """What tells whether they are the same in two stores."""
     rows = (yield sql("mark_schedules")).fetchall()
     return {name: ScheduleMark(UUID(id), *sums) for name, id, *sums in rows}
 
 
 def read_schedules(names: Sequence[str]) -> Steps[list[StoredSchedule]]:
-    """Those of the schedules that are there, with their histories."""
     text = json.encode(names).decode()
     histories: dict[str, list[StoredTick]] = {}
     for name, *entry in (yield sql("whole_histories", text)).fetchall():
@@ -170,7 +166,6 @@ def write_schedules(schedules: Sequence[StoredSchedule], load: Load) -> Steps[No
 
 
 def delete_schedules(names: Sequence[str]) -> Steps[None]:
-    """Forget them, with their histories."""
     yield from remove_schedules(names)
 
 

@@ -41,7 +41,6 @@ from shigoto.model.worker import (
 
 
 def announce(now: Millis, worker: Announcement) -> Steps[None]:
-    """Register a worker, or change what it said of itself."""
     tasks = json.encode(worker.tasks).decode()
     queues = None if worker.queues is None else json.encode(worker.queues).decode()
     announced = yield sql(
@@ -126,7 +125,6 @@ def release(submit: Submit, now: Millis, rows: Sequence[Running]) -> Steps[None]
 
 
 def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:
-    """Store what running jobs say of themselves."""
     leases = sorted({(news.number, news.token) for news in reports})
     held = set((yield sql("holds", json.encode(leases).decode(), worker.bytes)).fetchall())
     kept = [news for news in reports if (news.number, news.token) in held]

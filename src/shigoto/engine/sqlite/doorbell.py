@@ -78,7 +78,6 @@ class SqliteDoorbell:
             self._timer = self._loop.call_later(POLL, self._look)
 
     async def wait(self, timeout: float) -> bool:
-        """Return True when work may be ready, False after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._rung.wait()
@@ -88,7 +87,6 @@ class SqliteDoorbell:
         return True
 
     def close(self) -> None:
-        """Stop listening."""
         if self._timer is not None:
             self._timer.cancel()
         if self._inotify is not None:

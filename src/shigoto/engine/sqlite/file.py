@@ -585,7 +585,6 @@ class Connections:
         return any(holder.is_open and holder is not here for holder in self._holders)
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
         with self._guard:
             self._forking = False
             self._changed.notify_all()
