@@ -97,8 +97,7 @@ class ListenConnection:
     def __init__(
         self, store: str, channel: str, connect: Callable[[float], Awaitable[LoopConnection]]
     ) -> None:
-        self._store = store
-        self._connect = connect
+        self._store, self._connect = store, connect
         self._listen = WireRequest(f'LISTEN "{channel}"'.encode())
         self._loop = asyncio.get_running_loop()
         self._doorbells: set[PostgresDoorbell] = set()

@@ -298,8 +298,7 @@ class _OnLoop:
     __slots__ = ("__weakref__", "batchers", "listen_connection", "pool", "ring", "rings")
 
     def __init__(self, pool: LoopConnections, listen_connection: ListenConnection | None) -> None:
-        self.pool = pool
-        self.listen_connection = listen_connection
+        self.pool, self.listen_connection = pool, listen_connection
         self.batchers: dict[str, EnqueueBatcher] = {}
         self.ring: asyncio.TimerHandle | None = None
         self.rings: set[asyncio.Task[None]] = set()
@@ -334,8 +333,7 @@ class Driver:
     def __init__(
         self, settings: PostgresAddress, texts: Mapping[str, str], *, deadline: float = DEADLINE
     ) -> None:
-        self.settings = settings
-        self.deadline = deadline
+        self.settings, self.deadline = settings, deadline
         self.texts = {name: text.encode() for name, text in texts.items()}
         # Nothing in it is to be kept: for this transaction alone, the server need not wait for the disk.
         text = "SELECT pg_notify($1::text, ''), set_config('synchronous_commit', 'off', true)"

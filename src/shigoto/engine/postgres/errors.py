@@ -102,8 +102,7 @@ class OpAttempts:
     """What has gone wrong with one op so far."""
 
     def __init__(self, store: str, until: float) -> None:
-        self._store = store
-        self._until = until
+        self._store, self._until = store, until
         self._conflicts = 0
         self._losses = 0
 

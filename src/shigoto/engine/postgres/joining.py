@@ -344,8 +344,7 @@ class Joiner:
     """What joins callers' transactions, for one store."""
 
     def __init__(self, driver: Driver, texts: Mapping[str, str]) -> None:
-        self._driver = driver
-        self._texts = texts
+        self._driver, self._texts = driver, texts
         self._store = driver.settings.shown
         self._home: Identity | None = None
         self._checked: WeakSet[Any] = WeakSet()
@@ -430,8 +429,7 @@ class Joined(Generic[T]):
     """One op inside a caller's transaction."""
 
     def __init__(self, op: Op[T], texts: Mapping[str, str]) -> None:
-        self._op = op
-        self._texts = texts
+        self._op, self._texts = op, texts
         self._needs_savepoint = not hints_of(op).one_trip  # else only its second command does
         self._guarded = False
         self._rang = False

@@ -71,7 +71,8 @@ class _Connections(Generic[C]):
 
     def __init__(self, store: str, size: int) -> None:
         self._store, self._size = store, size
-        self._guard = threading.Lock()
+        # Reentrant: a coroutine that is thrown away gives its connection back wherever the collector meets it.
+        self._guard = threading.RLock()
         self._idle: deque[C] = deque()
         self._line: deque[_Place[C]] = deque()
         self._busy = 0  # connections in use, or about to be opened
@@ -350,8 +351,7 @@ class Reconnect:
     """What is known of whether one server can be reached. For any thread."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._patience = patience
-        self._clock = clock
+        self._patience, self._clock = patience, clock
         self._lock = threading.Lock()
         self._since: float | None = None
         self._reason = ""
@@ -477,10 +477,7 @@ class Connector:
     def __init__(
         self, store: str, parameters: Mapping[str, str], *, prepares: bool | None, patience: float
     ) -> None:
-        self._store = store
-        self._parameters = parameters
-        self._prepares = prepares
-        self._patience = patience
+        self._store, self._parameters, self._prepares, self._patience = store, parameters, prepares, patience
         self._reconnect = Reconnect(patience)
 
     def hurry(self) -> None:

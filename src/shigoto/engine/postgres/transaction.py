@@ -253,8 +253,7 @@ class Block:
         self.stage: Stage = "new"
         self._block_pool = block_pool
         self._store = block_pool.store
-        self._last = last
-        self._limit = limit
+        self._last, self._limit = last, limit
         self._limit_at = inf
         self._token = secrets.token_hex(16).encode()
         self._stepping = threading.Lock()  # from stage to stage

@@ -77,9 +77,7 @@ class ServerRows:
     __slots__ = ("_next", "rowcount", "rows", "tag")
 
     def __init__(self, rows: list[Row], rowcount: int, tag: bytes = b"") -> None:
-        self.rows = rows
-        self.rowcount = rowcount
-        self.tag = tag
+        self.rows, self.rowcount, self.tag = rows, rowcount, tag
         self._next = 0
 
     def fetchone(self) -> Row | None:
@@ -196,45 +194,40 @@ def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Wire
     """The statement with its values. Raises psycopg.DataError for text that PostgreSQL cannot hold."""
     encoded: list[bytes | None] = []
     formats: list[int] = []
-    for value in values:  # the most frequent kinds first: this is a tenth of what a client does for one job
-        format = TEXT
-        if value is None:
-            encoded.append(None)
-        elif isinstance(value, str):
-            encoded.append(_text(value))
-        elif isinstance(value, int):  # of which bool is one; 0 and 1 are good for both types
-            encoded.append(b"%d" % value)
-        elif isinstance(value, bytes):
-            encoded.append(value)
-            format = BINARY
-        elif isinstance(value, Array):
-            encoded.append(_array(value))
-            format = BINARY
-        elif isinstance(value, Ring):
-            encoded.append(b"1" if ring() else b"0")
-        elif isinstance(value, (float, UUID)):
-            encoded.append(str(value).encode())
-        else:
-            raise TypeError(f"A {type(value).__name__} cannot be a value of a statement.")
-        formats.append(format)
+    try:
+        for (
+            value
+        ) in values:  # the most frequent kinds first: this is a tenth of what a client does for one job
+            format = TEXT
+            if value is None:
+                encoded.append(None)
+            elif isinstance(value, str):
+                encoded.append(_text(value))
+            elif isinstance(value, int):  # of which bool is one; 0 and 1 are good for both types
+                encoded.append(b"%d" % value)
+            elif isinstance(value, bytes):
+                encoded.append(value)
+                format = BINARY
+            elif isinstance(value, Array):
+                encoded.append(value.encoded())
+                format = BINARY
+            elif isinstance(value, Ring):
+                encoded.append(b"1" if ring() else b"0")
+            elif isinstance(value, (float, UUID)):
+                encoded.append(str(value).encode())
+            else:
+                raise TypeError(f"A {type(value).__name__} cannot be a value of a statement.")
+            formats.append(format)
+    except UnicodeEncodeError as error:
+        raise psycopg.DataError(f"half of a surrogate pair at character {error.start}") from error
     return WireRequest(text, encoded, formats)
 
 
 def _text(value: str) -> bytes:
-    try:
-        encoded = value.encode()
-    except UnicodeEncodeError as error:
-        raise psycopg.DataError(f"half of a surrogate pair at character {error.start}") from error
+    encoded = value.encode()
     if b"\0" in encoded:  # libpq would cut it off there, without a word
         raise psycopg.DataError(f"NUL at byte {encoded.index(0)}")
     return encoded
-
-
-def _array(value: Array) -> bytes:
-    try:
-        return value.encoded()
-    except UnicodeEncodeError as error:
-        raise psycopg.DataError(f"half of a surrogate pair at character {error.start}") from error
 
 
 class LibpqConnection:

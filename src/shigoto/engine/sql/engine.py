@@ -25,8 +25,7 @@ class SqlRegistry:
     """What the service keeps beside the jobs. `now` is store time, `watch` what makes the feed cheap, once."""
 
     def __init__(self, now: Callable[[], Steps[Millis]], watch: Callable[[], Steps[None]]) -> None:
-        self._now = now
-        self._watch = watch
+        self._now, self._watch = now, watch
 
     def add_token(self, token: Token) -> Op[bool]:
         return Op(start=lambda: self._add_token(token))

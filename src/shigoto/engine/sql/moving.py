@@ -421,9 +421,7 @@ class _Export:
     """One export; it cannot be told twice."""
 
     def __init__(self, begin: Begin, tell_schedules: TellSchedules, tell: Tell) -> None:
-        self._begin = begin
-        self._tell_schedules = tell_schedules
-        self._tell = tell
+        self._begin, self._tell_schedules, self._tell = begin, tell_schedules, tell
         self._begun = False
 
     def steps(self) -> Steps[int]:

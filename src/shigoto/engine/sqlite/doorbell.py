@@ -142,8 +142,7 @@ class _Inotify:
     """Just enough of inotify(7), which the standard library does not offer."""
 
     def __init__(self, libc: ctypes.CDLL, fd: int) -> None:
-        self._libc = libc
-        self.fd = fd
+        self._libc, self.fd = libc, fd
         self._names: dict[int, str] = {}
         self._paths: dict[str, tuple[Path, int]] = {}
 

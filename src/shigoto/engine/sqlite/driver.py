@@ -95,8 +95,7 @@ class OpResult:
     __slots__ = ("error", "value")
 
     def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
-        self.value = value
-        self.error = error
+        self.value, self.error = value, error
 
 
 class DatabaseThread:
@@ -183,8 +182,7 @@ class Driver:
     """Transactions of one process on one file."""
 
     def __init__(self, path: Path, *, synchronous: str, prepare: Prepare, ring: Callable[[], None]) -> None:
-        self.path = path
-        self.synchronous = synchronous
+        self.path, self.synchronous = path, synchronous
         self.connections = Connections(
             path,
             open_connection=lambda: self.patiently(lambda: file.connect(path, synchronous=synchronous)),

@@ -187,9 +187,7 @@ class FetchedRows:
 
     def __init__(self, rows: list[Any], rowcount: int, lastrowid: int | None, description: Any) -> None:
         self._rows = iter(rows)
-        self.rowcount = rowcount
-        self.lastrowid = lastrowid
-        self.description = description
+        self.rowcount, self.lastrowid, self.description = rowcount, lastrowid, description
 
     async def fetchone(self) -> Any:
         return next(self._rows, None)
@@ -204,8 +202,7 @@ class AwaitedConnection:
     finish: Callable[[object], None]
 
     def __init__(self, block_connection: BlockConnection, thread: "BlockThread") -> None:
-        self.block_connection = block_connection
-        self._thread = thread
+        self.block_connection, self._thread = block_connection, thread
 
     async def execute(self, statement: str, parameters: Any = (), /) -> FetchedRows:
         """Run one statement, and fetch what it finds."""
@@ -274,9 +271,7 @@ class Block:
         self.path = driver.path
         self.rings = False  # whether what was joined to it made work ready
         self.cursors: WeakSet[BlockCursor] = WeakSet()
-        self._driver = driver
-        self._last = last
-        self._limit = limit
+        self._driver, self._last, self._limit = driver, last, limit
         self.use = Use(self)
         self._stepping = threading.Lock()  # from stage to stage
         self._ending_thread = 0
