@@ -339,7 +339,9 @@ class Store:
             line.discard(row.number)
             self.later[spec.queue] -= 0 if row.ready else 1
         elif row.worker is not None:
-            self._drop_held(row.worker, row.number)
+            self.held[row.worker].pop(row.number, None)
+            if not self.held[row.worker]:
+                del self.held[row.worker]
 
     def _file(self, row: Row, now: Millis) -> None:
         queue = row.spec.queue
@@ -348,23 +350,15 @@ class Store:
         if row.state is State.PENDING and row.run_at <= now:
             self._make_ready(row)
         elif row.state is State.PENDING:
-            self._schedule(row)
+            row.ready = False
+            self.scheduled.add(row.number, (row.run_at,))
+            self.later[queue] += 1
         elif row.worker is not None:
             self.held[row.worker][row.number] = row
 
     def _make_ready(self, row: Row) -> None:
         row.ready = True
         self.put_back(row)
-
-    def _schedule(self, row: Row) -> None:
-        row.ready = False
-        self.scheduled.add(row.number, (row.run_at,))
-        self.later[row.spec.queue] += 1
-
-    def _drop_held(self, worker: UUID, number: int) -> None:
-        self.held[worker].pop(number, None)
-        if not self.held[worker]:
-            del self.held[worker]
 
 
 def _check(row: Row, to: State | None) -> None:

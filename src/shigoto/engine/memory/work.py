@@ -305,7 +305,7 @@ def sweep(store: Store, order: SweepOrder) -> Swept:
     orphans = _batch(store, order, _orphaned(store))
     rescued = tuple(_rescue(store, row, now, only=row.worker in with_one_job) for row in orphans)
     store.tell_failures()
-    expired = _expire(store, _batch(store, order, _lapsed(now)), now)
+    expired = _expire(store, _batch(store, order, lambda row: row.waiting and row.expired(now)), now)
     store.tell_failures()
     unknown = _fail_unknown(store, order, now)
     store.tell_failures()
@@ -353,10 +353,6 @@ def _batch(store: Store, order: SweepOrder, matches: Callable[[Row], bool]) -> l
 def _orphaned(store: Store) -> Callable[[Row], bool]:
     """Whether nobody alive runs it; also a claim that was committed after its worker was fenced."""
     return lambda row: row.worker is not None and store.alive(row.worker) is None
-
-
-def _lapsed(now: Millis) -> Callable[[Row], bool]:
-    return lambda row: row.waiting and row.expired(now)
 
 
 def _outlived(store: Store, order: SweepOrder, now: Millis) -> Callable[[Row], bool]:

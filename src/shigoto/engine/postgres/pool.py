@@ -100,7 +100,10 @@ class _Connections(Generic[C]):
             yield place
         except BaseException:
             if not self._leave_line(place):
-                self._hand_on(place.connection)
+                if place.connection is None:
+                    self._release(None)
+                else:
+                    self.give_back(place.connection)
             raise
         if self._leave_line(place):
             raise exhausted(self._store, self._size)
@@ -135,12 +138,6 @@ class _Connections(Generic[C]):
         with self._guard:
             self._open.add(connection)
         return connection
-
-    def _hand_on(self, connection: C | None) -> None:
-        if connection is None:
-            self._release(None)
-        else:
-            self.give_back(connection)
 
     def give_back(self, connection: C) -> None:
         """Let others have it."""

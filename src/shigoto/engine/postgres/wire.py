@@ -125,16 +125,16 @@ def bigint_array(numbers: Sequence[int]) -> Array:
 
 
 def int_array(numbers: Sequence[int]) -> Array:
-    return Array(numbers, INT_OID, _ints)
+    return Array(numbers, INT_OID, lambda elements: _joined(_int, elements))
 
 
 def uuid_array(ids: Sequence[UUID]) -> Array:
-    return Array(ids, UUID_OID, _uuids)
+    return Array(ids, UUID_OID, lambda elements: _SIXTEEN + _SIXTEEN.join([id.bytes for id in elements]))
 
 
 def text_array(texts: Sequence[str | None]) -> Array:
     """A `text[]`, in which None is NULL."""
-    return Array(texts, TEXT_OID, _texts)
+    return Array(texts, TEXT_OID, lambda elements: _joined(_text, elements))
 
 
 def _bigints(numbers: Sequence[int]) -> bytes:
@@ -142,23 +142,11 @@ def _bigints(numbers: Sequence[int]) -> bytes:
     return b"".join([pack(8, number) for number in numbers])
 
 
-def _ints(numbers: Sequence[int]) -> bytes:
-    return _joined(_int, numbers)
-
-
 def _int(number: int) -> bytes:
     return _WITH_INT.pack(4, number)
 
 
-def _uuids(ids: Sequence[UUID]) -> bytes:
-    return _SIXTEEN + _SIXTEEN.join([id.bytes for id in ids])
-
-
-def _texts(texts: Sequence[str | None]) -> bytes:
-    return _joined(_text_element, texts)
-
-
-def _text_element(text: str | None) -> bytes:
+def _text(text: str | None) -> bytes:
     if text is None:
         return _NULL
     encoded = text.encode()
@@ -202,7 +190,9 @@ def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Wire
             if value is None:
                 encoded.append(None)
             elif isinstance(value, str):
-                encoded.append(_text(value))
+                encoded.append(word := value.encode())
+                if b"\0" in word:  # libpq would cut it off there, without a word
+                    raise psycopg.DataError(f"NUL at byte {word.index(0)}")
             elif isinstance(value, int):  # of which bool is one; 0 and 1 are good for both types
                 encoded.append(b"%d" % value)
             elif isinstance(value, bytes):
@@ -221,13 +211,6 @@ def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Wire
     except UnicodeEncodeError as error:
         raise psycopg.DataError(f"half of a surrogate pair at character {error.start}") from error
     return WireRequest(text, encoded, formats)
-
-
-def _text(value: str) -> bytes:
-    encoded = value.encode()
-    if b"\0" in encoded:  # libpq would cut it off there, without a word
-        raise psycopg.DataError(f"NUL at byte {encoded.index(0)}")
-    return encoded
 
 
 class LibpqConnection:

@@ -40,7 +40,10 @@ class SqlRegistry:
         return added.rowcount == 1
 
     def tokens(self) -> Op[list[Token]]:
-        return Op(start=_tokens, mode="read")
+        def start() -> Steps[list[Token]]:
+            return [_token(row) for row in (yield sql("tokens")).fetchall()]
+
+        return Op(start=start, mode="read")
 
     def revoke_token(self, id: str) -> Op[bool]:
         return Op(start=lambda: self._revoke_token(id))
@@ -87,10 +90,6 @@ class SqlRegistry:
         rows = (yield sql("ended_jobs", *values)).fetchall() + (yield sql("ended_runs", *values)).fetchall()
         found = [each for each in map(_told, rows) if each is not None]
         return sorted(found, key=lambda each: each.place)[:limit], now
-
-
-def _tokens() -> Steps[list[Token]]:
-    return [_token(row) for row in (yield sql("tokens")).fetchall()]
 
 
 def _token(row: tuple[Any, ...]) -> Token:

@@ -77,7 +77,8 @@ def end_pending(
         yield sql_each("add_done", [_done(now, job, state, kind, errors[job.number]) for job in jobs])
         yield from count(ended=[(job.queue, state) for job in jobs])
     if state is State.FAILED:
-        yield from write_if_wanted(submit, now, of_failures(now, [_failed(job, kind) for job in jobs]))
+        failed = [FailedJob(job.number, job.id, job.task, job.queue, job.token, kind) for job in jobs]
+        yield from write_if_wanted(submit, now, of_failures(now, failed))
     return {job.number for job in jobs}
 
 
@@ -89,10 +90,6 @@ def _done(
         job.number, NUMBERS_OF_STATES[state], job.token, job.settled_token, counters.failures, counters.crashes,
         counters.releases, counters.snoozes, int(counters.solo), None, now, None, kind, error,
     )  # fmt: skip
-
-
-def _failed(job: Waiting, kind: FailureKind | None) -> FailedJob:
-    return FailedJob(job.number, job.id, job.task, job.queue, job.token, kind)
 
 
 def delete(dialect: Dialect, numbers: Sequence[int], states: Collection[State]) -> Steps[int]:
@@ -137,7 +134,8 @@ def retry(dialect: Dialect, now: Millis, ids: Sequence[UUID]) -> Steps[list[Enqu
     Keys are locked before jobs, as by whoever enqueues.
     """
     numbers = yield from dialect.numbers(ids)
-    keys = yield from _keys_of(list(numbers.values()))
+    rows = (yield sql("keys_of", json.encode(list(numbers.values())).decode())).fetchall()
+    keys = {number: (tenant, key) for number, tenant, key in rows}  # they never change
     yield from dialect.lock_keys(sorted(set(keys.values())))
     held_by = yield from holders(sorted(set(keys.values())))
     states = yield from locked_states(list(numbers.values()))
@@ -149,12 +147,6 @@ def retry(dialect: Dialect, now: Millis, ids: Sequence[UUID]) -> Steps[list[Enqu
     if keys:
         yield sql_each("take_keys", [(*key, number) for number, key in keys.items()])
     return [Enqueued(id, numbers[id], "existing") for id in ids]
-
-
-def _keys_of(numbers: Sequence[int]) -> Steps[dict[int, Key]]:
-    """They never change."""
-    rows = (yield sql("keys_of", json.encode(numbers).decode())).fetchall()
-    return {number: (tenant, key) for number, tenant, key in rows}
 
 
 def _expect_retryable(id: UUID, state: State | None) -> None:

@@ -159,8 +159,13 @@ def read_schedules(names: Sequence[str]) -> Steps[list[StoredSchedule]]:
 def write_schedules(schedules: Sequence[StoredSchedule], load: Load) -> Steps[None]:
     """Store them, in place of those of the same names."""
     yield from remove_schedules([each.name for each in schedules])
-    yield from load("schedule", SCHEDULE_COLUMNS, [_schedule_row(each) for each in schedules])
-    lines = [_tick_row(each.id, entry) for each in schedules for entry in each.history]
+    rows = [[_cell(getattr(each, column)) for column in SCHEDULE_COLUMNS] for each in schedules]
+    yield from load("schedule", SCHEDULE_COLUMNS, rows)
+    lines = [
+        (str(each.id), e.at, e.outcome.value, e.decided_at, _cell(e.job), e.until, e.count)
+        for each in schedules
+        for e in each.history
+    ]
     if lines:
         yield from load("tick", TICK_COLUMNS, lines)
 
@@ -186,16 +191,6 @@ def _schedule(row: Sequence[Any], history: tuple[StoredTick, ...]) -> StoredSche
     }
     values |= {flag: bool(values[flag]) for flag in SCHEDULE_FLAGS}
     return StoredSchedule(**values, history=history)
-
-
-def _schedule_row(schedule: StoredSchedule) -> tuple[object, ...]:
-    return tuple(_cell(getattr(schedule, column)) for column in SCHEDULE_COLUMNS)
-
-
-def _tick_row(schedule: UUID, entry: StoredTick) -> tuple[object, ...]:
-    return (
-        str(schedule), entry.at, entry.outcome.value, entry.decided_at, _cell(entry.job), entry.until, entry.count,
-    )  # fmt: skip
 
 
 def _cell(value: Any) -> Any:

@@ -110,12 +110,8 @@ def _load(table: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]]) -
     names = ", ".join(COLUMNS.get((table, column), column) for column in columns)
     places = ", ".join("?" * len(columns))
     if table == "job":
-        rows = [[_as_blob(value) for value in row] for row in rows]
+        rows = [[cell.bytes if isinstance(cell, UUID) else cell for cell in row] for row in rows]
     yield SqlText(f"INSERT INTO shigoto_{table} ({names}) VALUES ({places})", rows, many=True)
-
-
-def _as_blob(value: Any) -> Any:
-    return value.bytes if isinstance(value, UUID) else value
 
 
 def _go_on_after(highest: int) -> Steps[None]:
