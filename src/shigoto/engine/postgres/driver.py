@@ -335,10 +335,7 @@ class Driver:
     ) -> None:
         self.settings, self.deadline = settings, deadline
         self.texts = {name: text.encode() for name, text in texts.items()}
-        # Nothing in it is to be kept: for this transaction alone, the server need not wait for the disk.
-        text = "SELECT pg_notify($1::text, ''), set_config('synchronous_commit', 'off', true)"
-        ring = SqlText(text, (settings.schema,))
-        self._notify: Op[None] = Op(start=lambda: (yield ring), hints=ONE_TRIP)
+        self._notify: Op[None] = Op(start=self._notification, hints=ONE_TRIP)
         self._begin_again()
         begins_again_in_child(self)
 
@@ -461,6 +458,11 @@ class Driver:
     def ring_from_loop(self) -> None:
         """Ring soon, for something that is committed; on the running event loop."""
         self._ring_from_loop(self._loops.here())
+
+    def _notification(self) -> Steps[None]:
+        # Nothing in it is to be kept: for this transaction alone, the server need not wait for the disk.
+        text = "SELECT pg_notify($1::text, ''), set_config('synchronous_commit', 'off', true)"
+        yield SqlText(text, (self.settings.schema,))
 
     def ring_from_thread(self) -> None:
         """Ring soon, for something that is committed."""
