@@ -21,10 +21,10 @@ from shigoto.engine.postgres.joining import Joiner, Lanes
 from shigoto.engine.postgres.transaction import BlockPool
 from shigoto.engine.postgres.wire import bigint_array, in_schema, int_array, load_texts, text_array
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import settling
+from shigoto.engine.sql import commands, settling
 from shigoto.engine.sql.commands import Dialect, SqlText, StateTable, StateTables, Steps, sql, too_new, value
 from shigoto.engine.sql.engine import SqlEngine
-from shigoto.engine.sql.enqueueing import anything_new, lanes
+from shigoto.engine.sql.enqueueing import lanes
 from shigoto.engine.sql.settling import count
 from shigoto.model.checkup import Checkup
 from shigoto.model.job import Enqueued, JobSpec, Lease, State
@@ -281,7 +281,7 @@ class PostgresEngine(SqlEngine):
         one = len(specs) == 1 and specs[0].key is None
         return Op(
             start=lambda: enqueueing.enqueue_joined(specs),
-            rings=anything_new,
+            rings=commands.anything_new,
             batch=OpBatch("enqueue", specs[0], self._enqueue_several) if one else None,
             hints=PostgresHints(
                 one_trip=one or enqueueing.is_single(specs),

@@ -135,6 +135,11 @@ def value(value: T) -> Steps[T]:
     return value
 
 
+def anything_new(answers: Sequence[Enqueued]) -> bool:
+    # The first by itself: it is mostly the only one, and a generator takes longer than all the rest of this.
+    return answers[0].status != "existing" or any(answer.status != "existing" for answer in answers)
+
+
 def sql_files(folder: Path) -> list[Path]:
     """The .sql files of a folder, by name.
 

@@ -55,11 +55,6 @@ def equal_runs(specs: Sequence[JobSpec], shared: Callable[[JobSpec], T]) -> list
     return [*runs, (same, specs[first:])]
 
 
-def anything_new(answers: Sequence[Enqueued]) -> bool:
-    # The first by itself: it is mostly the only one, and a generator takes longer than all the rest of this.
-    return answers[0].status != "existing" or any(answer.status != "existing" for answer in answers)
-
-
 def lanes(specs: Iterable[JobSpec]) -> set[Lane]:
     return {(spec.queue, spec.task, spec.alone) for spec in specs}
 

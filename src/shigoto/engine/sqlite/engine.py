@@ -10,9 +10,8 @@ from uuid import UUID
 from shigoto.engine.op import WRITE, Op, OpBatch
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import repairing, settling
-from shigoto.engine.sql.commands import Dialect, SqlText, Steps, sql, value
+from shigoto.engine.sql.commands import Dialect, SqlText, Steps, anything_new, sql, value
 from shigoto.engine.sql.engine import SqlEngine
-from shigoto.engine.sql.enqueueing import anything_new
 from shigoto.engine.sqlite import checkup, claiming, dialect, doorbell, enqueueing, file
 from shigoto.engine.sqlite.claiming import is_damage
 from shigoto.engine.sqlite.dialect import (
