@@ -202,8 +202,7 @@ def _fire(dialect: Dialect, now: Millis, news: Sequence[Change]) -> Steps[dict[U
                 last[change.schedule.id] = stored
         entries.append((change.schedule.id, entry))
     if entries:
-        rows = [(id, e.at, e.outcome, e.decided_at, e.job, e.until, e.count) for id, e in entries]
-        yield sql_each("put_entries", rows)
+        yield sql_each("put_entries", [_line(id, entry) for id, entry in entries])
     return last
 
 
@@ -249,6 +248,10 @@ def _schedule(row: Sequence[Any]) -> Schedule:
         )  # fmt: skip
     except UNREADABLE as failed_to_read:
         raise unreadable("schedule", name, failed_to_read) from failed_to_read
+
+
+def _line(schedule: UUID, entry: TickEntry) -> tuple[object, ...]:
+    return schedule, entry.at, entry.outcome, entry.decided_at, entry.job, entry.until, entry.count
 
 
 def _names(names: Collection[str]) -> str:
