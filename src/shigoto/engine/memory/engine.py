@@ -56,7 +56,6 @@ class MemoryDoorbell:
         self._closed = closed
 
     async def wait(self, timeout: float) -> bool:
-        """Return True when work may be ready, False after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._rung.wait()
@@ -74,7 +73,6 @@ class MemoryDoorbell:
             self.close()
 
     def close(self) -> None:
-        """Stop listening. Closing twice is fine."""
         self._closed(self)
 
 
@@ -88,17 +86,14 @@ class MemoryEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Nothing but speed and simplicity."""
         return Capabilities(name="memory", durable=False, shared=False, joins=False)
 
     @property
     def registry(self) -> MemoryRegistry:
-        """Its tokens, its audit and its feed."""
         return MemoryRegistry(self._store)
 
     @property
     def address(self) -> NoReturn:
-        """Refuse: nobody else can look into this process."""
         raise Unsupported("A memory store has no address: it lives in this process only. Use a file.")
 
     def now(self) -> Millis:
@@ -124,7 +119,6 @@ class MemoryEngine:
         return self.run(op)
 
     def join(self, connection: object, op: Op[T]) -> T:
-        """Refuse: there is no transaction here that could be the caller's too."""
         raise Unsupported(
             f"The memory engine cannot join the transaction of a {type(connection).__name__}: its jobs live "
             "in this process, not in your database. Use a sqlite:// store to commit both together, or "
@@ -132,18 +126,15 @@ class MemoryEngine:
         )
 
     async def ajoin(self, connection: object, op: Op[T]) -> T:
-        """Refuse, as `join` does."""
         return self.join(connection, op)
 
     def block(self, last: Callable[[], Op[Any]], *, limit: float) -> NoReturn:
-        """Refuse: a handler's own statements have no place here."""
         raise Unsupported(
             "The memory engine has no transaction to give to a handler: its jobs live in this process, not in a "
             "database. Use a sqlite:// store, or write your effects so that a second run does no harm."
         )
 
     def listen(self) -> MemoryDoorbell:
-        """A new doorbell, for use on the running event loop."""
         doorbell = MemoryDoorbell(self._forget_doorbell)
         with self._lock:
             self._doorbells.add(doorbell)
@@ -155,54 +146,42 @@ class MemoryEngine:
             self._doorbells.clear()
 
     def migrate(self) -> list[str]:
-        """Nothing to migrate, ever."""
         return []
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
-        """T1, T17: store the jobs, all or none, and answer in the order of `specs`."""
         return change(lambda: work.enqueue_many(self._store, specs), rings=_any_new)
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
-        """T2: lease ready jobs to the worker, each want by itself, best first."""
         return change(lambda: work.claim(self._store, worker, wants))
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
-        """Renew the worker's lease, unless it is fenced, and tell what it must know."""
         return change(lambda: work.beat(self._store, worker, held), rings=lambda orders: orders.released > 0)
 
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
-        """T3: store progress, checkpoints and log lines of running jobs; False for each lease that is lost."""
         return change(lambda: work.report(self._store, worker, reports))
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
-        """T4-T8, T13: end runs, each guarded by (number, token, worker)."""
         return change(
             lambda: work.settle(self._store, worker, settlements),
             rings=lambda verdicts: any(map(_back_in_line, settlements, verdicts)),
         )
 
     def switch_notices(self, on: bool) -> Op[bool]:
-        """Say whether notices are wanted; tells whether that is news."""
         return change(lambda: people.switch_notices(self._store, on))
 
     def announce(self, announcement: Announcement) -> Op[None]:
-        """Register a worker, or change what it said of itself; its lease starts now."""
         return change(lambda: work.announce(self._store, announcement))
 
     def leave(self, worker: UUID) -> Op[int]:
-        """Forget a worker; what it still held is released."""
         return change(lambda: work.leave(self._store, worker), rings=bool)
 
     def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
-        """Forget a worker whose process is known to have ended, and free what it held (T8, T9)."""
         return change(lambda: work.report_dead(self._store, worker, deaths), rings=_any_freed)
 
     def promote(self, limit: int) -> Op[Promoted]:
-        """Make due scheduled jobs ready, in run_at order, at most `limit`."""
         return change(lambda: work.promote(self._store, limit), rings=lambda promoted: promoted.count > 0)
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
-        """Repair: fence, rescue, expire, prune."""
         return change(lambda: work.sweep(self._store, order), rings=_any_work)
 
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
@@ -213,83 +192,63 @@ class MemoryEngine:
         )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        """T15: make failed or cancelled jobs ready again, all or none."""
         return change(lambda: people.retry(self._store, ids), rings=bool)
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
-        """The numbers of matching jobs that may be deleted, oldest first."""
         return read(lambda: people.deletable(self._store, wanted, after))
 
     def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
-        """Delete those of the jobs that are in one of the states; never a processing or blocked one."""
         return change(lambda: people.delete(self._store, numbers, states))
 
     def count(self, wanted: JobFilter) -> Op[int]:
-        """How many jobs match."""
         return read(lambda: people.count(self._store, wanted))
 
     def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
-        """The jobs, in order; None where an id is not stored."""
         return read(lambda: people.get(self._store, ids))
 
     def find(self, wanted: JobFilter) -> Op[list[Job]]:
-        """A page of matching jobs, newest first."""
         return read(lambda: people.find(self._store, wanted))
 
     def attempts(self, id: UUID) -> Op[list[Attempt]]:
-        """The runs of a job that did not end completed, oldest first."""
         return read(lambda: people.attempts(self._store, id))
 
     def logs(self, id: UUID) -> Op[list[LoggedLine]]:
-        """The lines that the runs of a job have written, oldest first."""
         return read(lambda: people.logs(self._store, id))
 
     def stats(self) -> Op[dict[str, Counts]]:
-        """Exact counts by queue."""
         return read(lambda: people.stats(self._store))
 
     def oldest(self) -> Op[dict[str, Millis]]:
-        """By queue, since when its longest waiting job could have been claimed."""
         return read(lambda: people.oldest(self._store))
 
     def configure(self, settings: QueueSettings) -> Op[None]:
-        """Replace an operator's settings of one queue, pausing or resuming it."""
         return change(lambda: people.configure(self._store, settings), rings=lambda _: not settings.paused)
 
     def settings(self) -> Op[list[QueueSettings]]:
-        """The settings of every queue that has had a job or a setting, by name."""
         return read(lambda: people.settings(self._store))
 
     def workers(self) -> Op[list[WorkerRecord]]:
-        """The workers that are registered and not fenced, oldest first."""
         return read(lambda: people.workers(self._store))
 
     def time(self) -> Op[Millis]:
-        """What time it is at the store."""
         return read(self._store.now)
 
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
-        """The schedules of these names, or all of them, by name."""
         return read(lambda: ticking.schedules(self._store, names))
 
     def due(self, declared: Collection[str], limit: int) -> Op[Due]:
-        """The schedules that somebody has to look at."""
         return read(lambda: ticking.due(self._store, declared, limit))
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
-        """Change schedules, with all that goes with it; it rings for new jobs, and for those who wait for the next."""
         return change(lambda: ticking.tick(self._store, changes), rings=any)
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
-        """Forget schedules and their histories."""
         return change(lambda: ticking.remove(self._store, names))
 
     def declare(self, names: Collection[str]) -> Op[int]:
-        """Say of schedules that a living process declares them."""
         return change(lambda: ticking.declare(self._store, names))
 
     def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
-        """The entries of a schedule, the newest first."""
         return read(lambda: ticking.history(self._store, name, before, limit))
 
     def _forget_doorbell(self, doorbell: MemoryDoorbell) -> None:

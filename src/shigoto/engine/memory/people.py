@@ -31,7 +31,6 @@ from shigoto.model.worker import WorkerRecord
 
 
 def get(store: Store, ids: Sequence[UUID]) -> list[Job | None]:
-    """Snapshots in the order of the ids."""
     return [None if row is None else snapshot(row) for row in map(store.by_id.get, ids)]
 
 
@@ -96,12 +95,10 @@ def oldest(store: Store) -> dict[str, Millis]:
 
 
 def settings(store: Store) -> list[QueueSettings]:
-    """By name."""
     return [store.settings[queue] for queue in sorted(store.settings)]
 
 
 def workers(store: Store) -> list[WorkerRecord]:
-    """In the order of their first announcement."""
     return [
         record(worker, processing=len(store.held.get(worker.announcement.id, {})))
         for worker in store.workers.values()
@@ -181,7 +178,6 @@ def retry(store: Store, ids: Sequence[UUID]) -> list[Enqueued]:
 
 
 def delete(store: Store, numbers: Sequence[int], states: Collection[State]) -> int:
-    """Forget those that are in one of the states and may go."""
     rows = [store.rows[number] for number in set(numbers) if number in store.rows]
     gone = [row for row in rows if row.state in states and row.state in DELETABLE]
     for row in gone:
@@ -190,12 +186,10 @@ def delete(store: Store, numbers: Sequence[int], states: Collection[State]) -> i
 
 
 def configure(store: Store, settings: QueueSettings) -> None:
-    """Replace a queue's settings as a whole."""
     store.settings[settings.name] = settings
 
 
 def switch_notices(store: Store, on: bool) -> bool:
-    """Remember whether notices are wanted; tells whether that is news."""
     was, store.notices = store.notices, on
     return was is not on
 

@@ -15,26 +15,18 @@ from shigoto.model.time import Millis, to_millis
 
 
 def envelopes(row: Row) -> list[EncryptedText]:
-    """All that is encrypted of a job."""
     spec = row.spec
     return [
         EncryptedText(
-            number=row.number,
-            held=held,
-            token=token,
-            line=line,
-            text=text,
-            id=spec.id,
-            tenant=spec.tenant,
+            number=row.number, held=held, token=token, line=line, text=text, id=spec.id, tenant=spec.tenant,
             task=spec.task,
         )
         for held, token, line, text in _texts(row)
         if text is not None and is_encrypted(text)
-    ]
+    ]  # fmt: skip
 
 
 def put_envelope(row: Row, seen: EncryptedText, text: str) -> None:
-    """Put another envelope into the place of one."""
     match seen.held:
         case "payload":
             row.spec = structs.replace(row.spec, payload=text)
@@ -46,14 +38,9 @@ def put_envelope(row: Row, seen: EncryptedText, text: str) -> None:
             row.progress_text = text
         case "checkpoint":
             row.checkpoint = text
-        case "error":
+        case "error" | "traceback":
             row.attempts = [
-                structs.replace(each, error=text) if each.token == seen.token else each
-                for each in row.attempts
-            ]
-        case "traceback":
-            row.attempts = [
-                structs.replace(each, traceback=text) if each.token == seen.token else each
+                structs.replace(each, **{seen.held: text}) if each.token == seen.token else each
                 for each in row.attempts
             ]
         case "log":
@@ -173,12 +160,7 @@ def _happenings(row: Row) -> Iterator[Happening]:
 def _happening(row: Row, place: FeedPosition, outcome: str) -> Happening:
     final = bool(place.step % 2)
     return Happening(
-        place=place,
-        final=final,
-        outcome=str(outcome),
-        id=row.spec.id,
-        task=row.spec.task,
-        queue=row.spec.queue,
+        place=place, final=final, outcome=str(outcome), id=row.spec.id, task=row.spec.task, queue=row.spec.queue,
         tenant=row.spec.tenant,
         failure_kind=str(row.failure_kind) if final and row.failure_kind is not None else None,
-    )
+    )  # fmt: skip

@@ -66,7 +66,6 @@ class WaitingLine:
         return None
 
     def pop(self) -> None:
-        """Take the head out."""
         entry = self.head()
         if entry is not None:
             heappop(self._entries)
@@ -149,7 +148,6 @@ class Row(Struct, kw_only=True, eq=False):
         return errors[-1] if ended_in_error or self.counters.failures > 0 else None
 
     def tags(self) -> tuple[str, ...]:
-        """The tags as words."""
         return json.decode(self.spec.tags, type=tuple[str, ...]) if self.spec.tags else ()
 
 
@@ -178,97 +176,44 @@ def held(row: Row) -> Held:
 
 
 def lease(row: Row, claimed_at: Millis) -> Lease:
-    """The lease of a job that has just been claimed."""
     spec = row.spec
     return Lease(
-        number=row.number,
-        token=row.token,
-        id=spec.id,
-        task=spec.task,
-        queue=spec.queue,
-        payload=spec.payload,
-        attempt=attempt(row.token, row.counters),
-        failures=row.counters.failures,
-        snoozes=row.counters.snoozes,
-        max_failures=spec.max_failures,
-        priority=spec.priority,
-        run_at=row.run_at,
-        claimed_at=claimed_at,
-        solo=row.counters.solo,
-        tenant=spec.tenant,
-        key=spec.key,
-        retry=spec.retry,
-        timeout=spec.timeout,
-        soft_timeout=spec.soft_timeout,
-        tags=spec.tags,
-        meta=spec.meta,
-        checkpoint=row.checkpoint,
-        alone=row.alone,
-    )
+        number=row.number, token=row.token, id=spec.id, task=spec.task, queue=spec.queue, payload=spec.payload,
+        attempt=attempt(row.token, row.counters), failures=row.counters.failures, snoozes=row.counters.snoozes,
+        max_failures=spec.max_failures, priority=spec.priority, run_at=row.run_at, claimed_at=claimed_at,
+        solo=row.counters.solo, tenant=spec.tenant, key=spec.key, retry=spec.retry, timeout=spec.timeout,
+        soft_timeout=spec.soft_timeout, tags=spec.tags, meta=spec.meta, checkpoint=row.checkpoint, alone=row.alone,
+    )  # fmt: skip
 
 
 def snapshot(row: Row) -> Job:
-    """The job as people see it."""
     spec, counters = row.spec, row.counters
     return Job(
-        id=spec.id,
-        number=row.number,
-        task=spec.task,
-        queue=spec.queue,
-        tenant=spec.tenant,
-        state=row.state,
-        payload=spec.payload,
-        priority=spec.priority,
-        run_at=to_datetime(row.run_at),
+        id=spec.id, number=row.number, task=spec.task, queue=spec.queue, tenant=spec.tenant, state=row.state,
+        payload=spec.payload, priority=spec.priority, run_at=to_datetime(row.run_at),
         created_at=to_datetime(row.created_at),
         started_at=None if row.started_at is None else to_datetime(row.started_at),
         finished_at=None if row.finished_at is None else to_datetime(row.finished_at),
         expires_at=None if row.expires_at is None else to_datetime(row.expires_at),
         cancel_requested_at=None if row.cancel_requested_at is None else to_datetime(row.cancel_requested_at),
-        attempt=attempt(row.token, counters),
-        failures=counters.failures,
-        crashes=counters.crashes,
-        releases=counters.releases,
-        snoozes=counters.snoozes,
-        max_failures=spec.max_failures,
-        max_crashes=spec.max_crashes,
-        suspect=counters.solo,
-        alone=spec.alone,
-        retry=spec.retry,
-        timeout=spec.timeout,
-        soft_timeout=spec.soft_timeout,
-        key=spec.key,
-        tags=row.tags(),
-        meta=spec.meta,
-        progress=row.progress,
-        progress_text=row.progress_text,
-        result=row.result,
-        error=row.error(),
-        failure_kind=row.failure_kind,
+        attempt=attempt(row.token, counters), failures=counters.failures, crashes=counters.crashes,
+        releases=counters.releases, snoozes=counters.snoozes, max_failures=spec.max_failures,
+        max_crashes=spec.max_crashes, suspect=counters.solo, alone=spec.alone, retry=spec.retry, timeout=spec.timeout,
+        soft_timeout=spec.soft_timeout, key=spec.key, tags=row.tags(), meta=spec.meta, progress=row.progress,
+        progress_text=row.progress_text, result=row.result, error=row.error(), failure_kind=row.failure_kind,
         worker=row.worker,
-    )
+    )  # fmt: skip
 
 
 def record(worker: WorkerRow, processing: int) -> WorkerRecord:
-    """The worker as people see it."""
     said = worker.announcement
     return WorkerRecord(
-        id=said.id,
-        name=said.name,
-        tasks=said.tasks,
-        queues=said.queues,
-        slots=said.slots,
-        version=said.version,
-        host=said.host,
-        pid=said.pid,
-        isolates=said.isolates,
-        stopping=said.stopping,
-        started_at=to_datetime(worker.started_at),
-        lease_until=to_datetime(worker.lease_until),
-        fenced_at=None if worker.fenced_at is None else to_datetime(worker.fenced_at),
-        processing=processing,
+        id=said.id, name=said.name, tasks=said.tasks, queues=said.queues, slots=said.slots, version=said.version,
+        host=said.host, pid=said.pid, isolates=said.isolates, stopping=said.stopping,
+        started_at=to_datetime(worker.started_at), lease_until=to_datetime(worker.lease_until),
+        fenced_at=None if worker.fenced_at is None else to_datetime(worker.fenced_at), processing=processing,
         owner=said.owner,
-    )
+    )  # fmt: skip
 
 
 class Store:
@@ -282,9 +227,8 @@ class Store:
         self.rows: dict[int, Row] = {}
         self.by_id: dict[UUID, Row] = {}
         self.holders: dict[tuple[str, str], Row] = {}
-        self.ready: dict[tuple[str, str, bool], WaitingLine] = defaultdict(
-            WaitingLine
-        )  # by queue, task, alone
+        # By queue, task, alone.
+        self.ready: dict[tuple[str, str, bool], WaitingLine] = defaultdict(WaitingLine)
         self.scheduled = WaitingLine()
         self.held: dict[UUID, dict[int, Row]] = defaultdict(dict)
         self.workers: dict[UUID, WorkerRow] = {}
@@ -316,7 +260,6 @@ class Store:
         return step
 
     def next_audit_number(self) -> int:
-        """A number for an entry of the audit; none is given twice."""
         self._last_audit_number += 1
         return self._last_audit_number
 
@@ -374,21 +317,17 @@ class Store:
         self.ready[row.spec.queue, row.spec.task, row.alone].add(row.number, (-row.spec.priority, row.run_at))
 
     def holder(self, spec: JobSpec) -> Row | None:
-        """The job that holds the spec's key, ended or not."""
         return None if spec.key is None else self.holders.get((spec.tenant, spec.key))
 
     def take_key(self, row: Row) -> None:
-        """Make the row the holder of its key."""
         if row.spec.key is not None:
             self.holders[row.spec.tenant, row.spec.key] = row
 
     def alive(self, worker: UUID) -> WorkerRow | None:
-        """The worker, if it is registered and not fenced."""
         row = self.workers.get(worker)
         return row if row is not None and row.fenced_at is None else None
 
     def paused(self, queue: str) -> bool:
-        """Whether nothing may be claimed from the queue."""
         settings = self.settings.get(queue)
         return settings is not None and settings.paused
 
@@ -400,7 +339,9 @@ class Store:
             line.discard(row.number)
             self.later[spec.queue] -= 0 if row.ready else 1
         elif row.worker is not None:
-            self._drop_held(row.worker, row.number)
+            self.held[row.worker].pop(row.number, None)
+            if not self.held[row.worker]:
+                del self.held[row.worker]
 
     def _file(self, row: Row, now: Millis) -> None:
         queue = row.spec.queue
@@ -409,23 +350,15 @@ class Store:
         if row.state is State.PENDING and row.run_at <= now:
             self._make_ready(row)
         elif row.state is State.PENDING:
-            self._schedule(row)
+            row.ready = False
+            self.scheduled.add(row.number, (row.run_at,))
+            self.later[queue] += 1
         elif row.worker is not None:
             self.held[row.worker][row.number] = row
 
     def _make_ready(self, row: Row) -> None:
         row.ready = True
         self.put_back(row)
-
-    def _schedule(self, row: Row) -> None:
-        row.ready = False
-        self.scheduled.add(row.number, (row.run_at,))
-        self.later[row.spec.queue] += 1
-
-    def _drop_held(self, worker: UUID, number: int) -> None:
-        self.held[worker].pop(number, None)
-        if not self.held[worker]:
-            del self.held[worker]
 
 
 def _check(row: Row, to: State | None) -> None:

@@ -21,14 +21,12 @@ from shigoto.model.time import Millis
 
 
 def schedules(store: Store, names: Sequence[str] | None) -> list[Schedule]:
-    """The schedules of these names, or all, by name."""
     known = store.schedules
     wanted = known if names is None else known.keys() & set(names)
     return [known[name] for name in sorted(wanted)]
 
 
 def due(store: Store, declared: Collection[str], limit: int) -> Due:
-    """What somebody has to look at, and when there is more."""
     now = store.now()
     mine = [each for each in store.schedules.values() if not each.origin or each.name in declared]
     looks = ((_look_at(each, now), each.name) for each in mine)
@@ -43,7 +41,6 @@ def due(store: Store, declared: Collection[str], limit: int) -> Due:
 
 
 def tick(store: Store, changes: Sequence[Change]) -> list[Change | None]:
-    """Change those that are as they were seen, with everything that goes with it."""
     heard = _heard(store, changes)
     done = [_new(store, change) if each else None for change, each in zip(changes, heard, strict=True)]
     news = [change for change in done if change is not None]
@@ -58,7 +55,6 @@ def tick(store: Store, changes: Sequence[Change]) -> list[Change | None]:
 
 
 def remove(store: Store, names: Sequence[str]) -> list[bool]:
-    """Forget schedules and their histories."""
     known = [store.schedules.pop(name, None) for name in names]
     for schedule in known:
         if schedule is not None:
@@ -67,7 +63,6 @@ def remove(store: Store, names: Sequence[str]) -> list[bool]:
 
 
 def declare(store: Store, names: Collection[str]) -> int:
-    """Remember that somebody declares them, and tell of how many."""
     now = store.now()
     known = store.schedules.keys() & set(names)
     for name in known:
@@ -76,7 +71,6 @@ def declare(store: Store, names: Collection[str]) -> int:
 
 
 def history(store: Store, name: str, before: Millis | None, limit: int) -> list[TickEntry]:
-    """The entries of a schedule, the newest first."""
     schedule = store.schedules.get(name)
     entries = {} if schedule is None else store.histories[schedule.id]
     wanted = [entry for at, entry in entries.items() if before is None or at < before]

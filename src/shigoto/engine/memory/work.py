@@ -139,12 +139,10 @@ def beat(store: Store, worker: UUID, running: Sequence[tuple[int, int]] | None) 
 
 
 def report(store: Store, worker: UUID, reports: Sequence[Report]) -> list[bool]:
-    """T3, each under the guard."""
     return [_report(store, worker, news) for news in reports]
 
 
 def settle(store: Store, worker: UUID, settlements: Sequence[Settlement]) -> list[Verdict]:
-    """T4-T9, T13, each under the guard."""
     now = store.now()
     return [_settle(store, worker, settlement, now) for settlement in settlements]
 
@@ -285,7 +283,6 @@ def _attempt(row: Row, settlement: Settlement, now: Millis) -> Attempt:
 
 
 def promote(store: Store, limit: int) -> Promoted:
-    """Make due jobs ready in run_at order; the first that is left says when to come again."""
     now = store.now()
     count = 0
     while (head := store.scheduled.head()) is not None:
@@ -308,7 +305,7 @@ def sweep(store: Store, order: SweepOrder) -> Swept:
     orphans = _batch(store, order, _orphaned(store))
     rescued = tuple(_rescue(store, row, now, only=row.worker in with_one_job) for row in orphans)
     store.tell_failures()
-    expired = _expire(store, _batch(store, order, _lapsed(now)), now)
+    expired = _expire(store, _batch(store, order, lambda row: row.waiting and row.expired(now)), now)
     store.tell_failures()
     unknown = _fail_unknown(store, order, now)
     store.tell_failures()
@@ -356,10 +353,6 @@ def _batch(store: Store, order: SweepOrder, matches: Callable[[Row], bool]) -> l
 def _orphaned(store: Store) -> Callable[[Row], bool]:
     """Whether nobody alive runs it; also a claim that was committed after its worker was fenced."""
     return lambda row: row.worker is not None and store.alive(row.worker) is None
-
-
-def _lapsed(now: Millis) -> Callable[[Row], bool]:
-    return lambda row: row.waiting and row.expired(now)
 
 
 def _outlived(store: Store, order: SweepOrder, now: Millis) -> Callable[[Row], bool]:

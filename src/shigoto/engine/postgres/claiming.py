@@ -102,7 +102,6 @@ class ScanStarts:
 
 
 def position_of(lease: Lease) -> LinePosition:
-    """Where in the line it stood."""
     return -lease.priority, lease.run_at, lease.number
 
 

@@ -30,6 +30,9 @@ from shigoto.engine.postgres.errors import ConnectionLost, NoAnswer, one_line
 from shigoto.engine.postgres.wire import BAD, LibpqConnection, ServerRows, WireRequest
 
 WITHIN = 5.0  # seconds
+# What was in use a moment ago is not asked whether it is alive: should it have died since, the op finds that out, and
+# takes another.
+A_MOMENT = 0.1  # seconds
 MOST = 4  # threads
 POLL = pq.PollingStatus
 SAFELY = psycopg.capabilities.has_cancel_safe()  # libpq 17 lets us wait
@@ -175,17 +178,18 @@ class ThreadConnection:
 
     def is_alive(self) -> bool:
         """Whether an idle connection has not been closed by the server, as far as is known here."""
+        if time.monotonic() < self.idle_since + A_MOMENT:
+            return True
         pgconn = self.wire.pgconn
         try:
             while self._ready(READABLE, 0.0):
                 pgconn.consume_input()  # a notice, a change of a setting, or the end
         except psycopg.OperationalError:
             return False
-        _forget_notifications(pgconn)
+        _notified(pgconn)
         return pgconn.status != BAD
 
     def close(self) -> None:
-        """Close it."""
         self.wire.finish()
 
 
@@ -242,11 +246,9 @@ class LoopConnection:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an answer is still to come."""
         return self._asker is not None
 
     async def ask(self, request: WireRequest, until: float) -> ServerRows:
-        """What the server answers. Raises psycopg.Error if it says no, ConnectionLost if it says nothing."""
         wire = self.wire
         if wire.prepares and wire.must_prepare(request):
             wire.send_prepare(request)
@@ -367,9 +369,8 @@ class LoopConnection:
             self._loop.add_reader(self._socket, self._readable)
 
     def is_alive(self) -> bool:
-        """Whether it has not been closed, as far as is known here."""
         if self.heard is None:
-            _forget_notifications(self.wire.pgconn)
+            _notified(self.wire.pgconn)
         return self.lost is None and self.wire.pgconn.status != BAD
 
     def close(self) -> None:
@@ -387,13 +388,8 @@ class LoopConnection:
 
 
 def _notified(pgconn: pq.abc.PGconn) -> bool:
+    """Take all notifications, also those that another client of the same pooler listens to: libpq would keep them."""
     found = False
     while pgconn.notifies() is not None:
         found = True
     return found
-
-
-def _forget_notifications(pgconn: pq.abc.PGconn) -> None:
-    """Of a channel that another client of the same pooler listens to: libpq would keep them all."""
-    while pgconn.notifies() is not None:
-        pass

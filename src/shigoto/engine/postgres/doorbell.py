@@ -30,15 +30,13 @@ from shigoto.model.errors import StoreError
 APART = 0.004  # seconds between two rings at least
 MANY_RINGS = 8  # within 50 ms are rung for together
 COALESCE_FOR = 0.05  # seconds between two rings in a crowd
-TOO_LATE = (
-    1.0  # seconds after which whoever had promised to ring is not believed any more: its loop has ended
-)
-
-log = logging.getLogger("shigoto.postgres")
+TOO_LATE = 1.0  # seconds after which a promise to ring is not believed any more: its loop has ended
 CONNECT_WITHIN = 10.0  # seconds
 CHECK_EVERY, CHECK_WITHIN = 15.0, 5.0  # seconds
 CHECK = WireRequest(b"SELECT 1")
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0  # seconds, give or take a fifth
+
+log = logging.getLogger("shigoto.postgres")
 
 
 class NotifyRate:
@@ -99,8 +97,7 @@ class ListenConnection:
     def __init__(
         self, store: str, channel: str, connect: Callable[[float], Awaitable[LoopConnection]]
     ) -> None:
-        self._store = store
-        self._connect = connect
+        self._store, self._connect = store, connect
         self._listen = WireRequest(f'LISTEN "{channel}"'.encode())
         self._loop = asyncio.get_running_loop()
         self._doorbells: set[PostgresDoorbell] = set()
@@ -111,7 +108,6 @@ class ListenConnection:
         self._told = False
 
     def add(self, doorbell: "PostgresDoorbell") -> None:
-        """Let it hear."""
         self._doorbells.add(doorbell)
         if self._connection is None and self._task is None and self._timer is None:
             self._start()
@@ -139,7 +135,6 @@ class ListenConnection:
             task.cancel()
 
     def disown(self) -> None:
-        """In a forked child: let go of the parent's connection."""
         if self._connection is not None:
             disown(self._connection.wire)
 
@@ -240,7 +235,6 @@ class PostgresDoorbell:
         listen_connection.add(self)
 
     async def wait(self, timeout: float) -> bool:
-        """Return True when work may be ready, False after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self.rung.wait()
@@ -250,7 +244,6 @@ class PostgresDoorbell:
         return True
 
     def close(self) -> None:
-        """Stop listening. Closing twice is fine, and so is closing after the loop."""
         self._listen_connection.remove(self)
 
 
@@ -258,7 +251,6 @@ class NoDoorbell:
     """The doorbell of a store whose address says `listen=off`: it hears nothing."""
 
     async def wait(self, timeout: float) -> bool:
-        """Return False after `timeout` seconds."""
         await asyncio.sleep(timeout)
         return False
 

@@ -48,7 +48,7 @@ from shigoto.engine.postgres.pool import (
     ThreadConnections,
     begins_again_in_child,
 )
-from shigoto.engine.postgres.wire import Command, Copy, Script, ServerRows, Texts, WireRequest, encode
+from shigoto.engine.postgres.wire import Command, Copy, Script, ServerRows, WireRequest, encode
 from shigoto.engine.protocol import Doorbell
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreError, StoreUnavailable
@@ -57,8 +57,32 @@ MAX_BATCH = 500
 WAIT_FOR = 0.05  # seconds, for the batch before
 SIDE_BY_SIDE = 4  # batches; with a server that is slow to all, larger ones are better than more
 
+DEADLINE = 30.0  # seconds for one op, with everything that it waits for
+LAST_RING = 1.0  # seconds for the ring that is still due when the store is closed
+TELLS = "_log_destroy_pending"  # by which asyncio itself leaves tasks behind on purpose
+
+# The limits are the server's half of our deadline: it goes on with a statement though we have stopped waiting, and
+# keeps the locks of a process that was stopped in the midst of a transaction. SET LOCAL ends with the transaction, so
+# a pooler hands nothing of it to others. A read sees one snapshot, as an op is promised.
+# Nobody waits for a lock until all of the time is over: what is locked for long is locked by somebody who is gone.
+BEGIN = (
+    b"BEGIN ISOLATION LEVEL %s; SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d;"
+    b" SET LOCAL idle_in_transaction_session_timeout = 30000"
+)
+LOCKED_FOR = 10.0  # seconds, for ops of an ordinary length
+LOCKED_FOR_URGENT = 2.0  # also said in statements that are run by themselves
+ORDINARY = 30.0
+LIMITED_BY_ITSELF = frozenset({"complete"})  # its variant has its own limit, for where no transaction has one
+BY_ITSELF = "_by_itself"  # is the end of its name
+TO_READ, TO_WRITE = b"REPEATABLE READ READ ONLY", b"READ COMMITTED READ WRITE"
+COMMIT = WireRequest(b"COMMIT")
+ROLLBACK = WireRequest(b"ROLLBACK")
+
+T = TypeVar("T")
 RunOne = Callable[[Op[Any], float], Awaitable[Any]]
+Requests = Generator[WireRequest, ServerRows, T]
 _Waiting = tuple[Op[Any], float, "asyncio.Future[Any]"]
+log = logging.getLogger("shigoto.postgres")
 
 
 class EnqueueBatcher:
@@ -162,35 +186,6 @@ def _tell(future: "asyncio.Future[Any]", error: Exception) -> None:
         future.set_exception(error)
 
 
-T = TypeVar("T")
-
-# The limits are the server's half of our deadline: it goes on with a statement though we have stopped waiting, and
-# keeps the locks of a process that was stopped in the midst of a transaction. SET LOCAL ends with the transaction, so
-# a pooler hands nothing of it to others. A read sees one snapshot, as an op is promised.
-# Nobody waits for a lock until all of the time is over: what is locked for long is locked by somebody who is gone.
-BEGIN = (
-    b"BEGIN ISOLATION LEVEL %s; SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d;"
-    b" SET LOCAL idle_in_transaction_session_timeout = 30000"
-)
-LOCKED_FOR = 10.0  # seconds, for ops of an ordinary length
-LOCKED_FOR_URGENT = 2.0  # also said in statements that are run by themselves
-ORDINARY = 30.0
-LIMITED_BY_ITSELF = frozenset(
-    {"complete"}
-)  # there is one with its own limit, for where no transaction has one
-BY_ITSELF = "_by_itself"  # is the end of its name
-TO_READ, TO_WRITE = b"REPEATABLE READ READ ONLY", b"READ COMMITTED READ WRITE"
-COMMIT = WireRequest(b"COMMIT")
-ROLLBACK = WireRequest(b"ROLLBACK")
-
-Requests = Generator[WireRequest, ServerRows, T]
-
-log = logging.getLogger("shigoto.postgres")
-DEADLINE = 30.0  # seconds for one op, with everything that it waits for
-TELLS = "_log_destroy_pending"  # by which asyncio itself leaves tasks behind on purpose
-LAST_RING = 1.0  # seconds for the ring that is still due when the store is closed
-
-
 class PostgresHints(Struct, frozen=True, kw_only=True):
     """Faster ways to run an op on PostgreSQL.
 
@@ -211,7 +206,6 @@ ONE_TRIP = PostgresHints(one_trip=True)
 
 
 def hints_of(op: Op[Any]) -> PostgresHints:
-    """Return the hints of an op, or those that say nothing."""
     return op.hints if isinstance(op.hints, PostgresHints) else NO_HINTS
 
 
@@ -220,14 +214,12 @@ class OneAttempt(Generic[T]):
 
     __slots__ = ("_going", "_notify_rate", "_op", "_texts", "_until", "begun", "committing", "rings")
 
-    def __init__(self, op: Op[T], texts: Texts, notify_rate: NotifyRate, until: float) -> None:
+    def __init__(self, op: Op[T], texts: Mapping[str, bytes], notify_rate: NotifyRate, until: float) -> None:
         self._op, self._texts, self._notify_rate, self._until = op, texts, notify_rate, until
         self._going = False  # its first command has been executed
         self.begun = False
         self.committing = False
-        self.rings: bool | None = (
-            None  # what statements were told that asked; False leaves it to somebody later
-        )
+        self.rings: bool | None = None  # what statements were told that asked; False: somebody rings later
 
     def requests(self) -> Requests[T]:
         """What to send, one after the other; to be sent the answers, or thrown what the server says instead."""
@@ -245,15 +237,18 @@ class OneAttempt(Generic[T]):
                 yield ROLLBACK
             raise
 
-    def judge(self, lost: ConnectionLost, *, reused: bool) -> None:
-        """Note what the loss of the connection means for the op.
+    def wears_out(self, connection: ThreadConnection | LoopConnection, error: BaseException) -> bool:
+        """Return True if the connection is of no use after the error; of a loss, note what it means for the op.
 
         Inside a transaction nothing is committed before the commit. A single command on a connection that has lain
         idle has most often found it dead; should it have been committed after all, then doing it twice does no harm,
         because single commands are made so that their callers may repeat them.
         """
-        lost.uncertain = self.committing or not (self.begun or lost.answered or self._op.mode == "read")
-        lost.again = not lost.uncertain or (reused and not self.committing)
+        if not isinstance(error, ConnectionLost):
+            return isinstance(error, psycopg.Error) and error.sqlstate in WORN_OUT
+        error.uncertain = self.committing or not (self.begun or error.answered or self._op.mode == "read")
+        error.again = not error.uncertain or (connection.reused and not self.committing)
+        return True
 
     def _begin(self) -> Requests[None]:
         self.begun = True
@@ -303,8 +298,7 @@ class _OnLoop:
     __slots__ = ("__weakref__", "batchers", "listen_connection", "pool", "ring", "rings")
 
     def __init__(self, pool: LoopConnections, listen_connection: ListenConnection | None) -> None:
-        self.pool = pool
-        self.listen_connection = listen_connection
+        self.pool, self.listen_connection = pool, listen_connection
         self.batchers: dict[str, EnqueueBatcher] = {}
         self.ring: asyncio.TimerHandle | None = None
         self.rings: set[asyncio.Task[None]] = set()
@@ -339,9 +333,8 @@ class Driver:
     def __init__(
         self, settings: PostgresAddress, texts: Mapping[str, str], *, deadline: float = DEADLINE
     ) -> None:
-        self.settings = settings
-        self.deadline = deadline
-        self.texts = Texts(texts)
+        self.settings, self.deadline = settings, deadline
+        self.texts = {name: text.encode() for name, text in texts.items()}
         self._notify: Op[None] = Op(start=self._notification, hints=ONE_TRIP)
         self._begin_again()
         begins_again_in_child(self)
@@ -368,13 +361,9 @@ class Driver:
         return ThreadConnections(self.settings.shown, self.settings.in_threads, self._connector.open)
 
     def _on_loop(self) -> _OnLoop:
-        store, listening = self.settings.shown, self._listening
-        listen_connection = (
-            None if listening is None else ListenConnection(store, self.settings.schema, listening.aopen)
-        )
-        return _OnLoop(
-            LoopConnections(store, self.settings.on_a_loop, self._connector.aopen), listen_connection
-        )
+        store, schema, listening = self.settings.shown, self.settings.schema, self._listening
+        pool = LoopConnections(store, self.settings.on_a_loop, self._connector.aopen)
+        return _OnLoop(pool, None if listening is None else ListenConnection(store, schema, listening.aopen))
 
     def _until(self, op: Op[Any], deadline: float | None) -> float:
         if deadline is None:
@@ -382,7 +371,6 @@ class Driver:
         return time.monotonic() + deadline
 
     def run(self, op: Op[T], *, deadline: float | None = None) -> T:
-        """Run an op in the calling thread."""
         until = self._until(op, deadline)
         attempts: OpAttempts | None = None
         while True:
@@ -399,12 +387,8 @@ class Driver:
         attempt = OneAttempt(op, self.texts, self.notify_rate, until)
         try:
             value = drive(connection, attempt.requests(), until)
-        except ConnectionLost as lost:
-            attempt.judge(lost, reused=connection.reused)
-            pool.lose(connection)
-            raise
-        except psycopg.Error as error:
-            if error.sqlstate in WORN_OUT:
+        except BaseException as error:
+            if attempt.wears_out(connection, error):
                 pool.lose(connection)
             raise
         finally:
@@ -442,16 +426,10 @@ class Driver:
         attempt = OneAttempt(op, self.texts, self.notify_rate, until)
         try:
             value = await adrive(connection, attempt.requests(), until)
-        except ConnectionLost as lost:
-            attempt.judge(lost, reused=connection.reused)
-            here.pool.lose(connection)
-            raise
-        except psycopg.Error as error:
-            if error.sqlstate in WORN_OUT:
+        except BaseException as error:
+            if attempt.wears_out(connection, error):
                 here.pool.lose(connection)
-            raise
-        except asyncio.CancelledError:
-            if attempt.begun and not attempt.committing:
+            elif isinstance(error, asyncio.CancelledError) and attempt.begun and not attempt.committing:
                 connection.abandon()
             raise
         finally:
@@ -481,7 +459,7 @@ class Driver:
         """Ring soon, for something that is committed; on the running event loop."""
         self._ring_from_loop(self._loops.here())
 
-    def _notification(self) -> Any:
+    def _notification(self) -> Steps[None]:
         # Nothing in it is to be kept: for this transaction alone, the server need not wait for the disk.
         text = "SELECT pg_notify($1::text, ''), set_config('synchronous_commit', 'off', true)"
         yield SqlText(text, (self.settings.schema,))
@@ -498,9 +476,8 @@ class Driver:
         timer.daemon = True
         timer.name = "shigoto-ring"
         self._timers = {timer, *(other for other in self._timers if other.is_alive())}
-        with suppress(
-            RuntimeError
-        ):  # no thread to be had, or the interpreter ends: workers look by themselves, too
+        # There may be no thread to be had, or the interpreter ends: workers look by themselves, too.
+        with suppress(RuntimeError):
             timer.start()
 
     def _ring_now(self, deadline: float | None = None) -> None:
@@ -529,7 +506,6 @@ class Driver:
             log.debug("The doorbell of %s was not rung: %s", self.settings.shown, error)
 
     def hurry(self) -> None:
-        """From now on tell at once that the server cannot be reached, instead of hoping for the end of a restart."""
         self._connector.hurry()
 
     def close(self) -> None:
@@ -547,17 +523,14 @@ class Driver:
         self._loops.close()
 
     def after_fork_in_child(self) -> None:
-        """Begin again, without the parent's connections and with locks that nobody holds."""
         self._threads.disown()
         self._loops.disown()
         self._begin_again()
 
 
 def drive(connection: ThreadConnection, requests: Requests[T], until: float) -> T:
-    """Send the requests in the calling thread."""
     return seam.drive(requests, lambda request: connection.ask(request, until), psycopg.Error)
 
 
 def adrive(connection: LoopConnection, requests: Requests[T], until: float) -> Awaitable[T]:
-    """Send the requests on the event loop."""
     return seam.adrive(requests, lambda request: connection.ask(request, until), psycopg.Error)

@@ -21,8 +21,8 @@ from shigoto.engine.postgres.joining import Joiner, Lanes
 from shigoto.engine.postgres.transaction import BlockPool
 from shigoto.engine.postgres.wire import bigint_array, in_schema, int_array, load_texts, text_array
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import settling
-from shigoto.engine.sql.commands import Dialect, SqlText, StateTable, StateTables, Steps, sql, too_new
+from shigoto.engine.sql import commands, settling
+from shigoto.engine.sql.commands import Dialect, SqlText, StateTable, StateTables, Steps, sql, too_new, value
 from shigoto.engine.sql.engine import SqlEngine
 from shigoto.engine.sql.enqueueing import lanes
 from shigoto.engine.sql.settling import count
@@ -187,7 +187,7 @@ class PostgresEngine(SqlEngine):
             complete=complete,
             forget=_forget,
             fold=_fold,
-            uncounted=lambda: _value({}),  # `counters` has them all
+            uncounted=lambda: value({}),  # `counters` has them all
             numbers=enqueueing.numbers,
             lock_keys=enqueueing.lock_keys,
             locked=locked,
@@ -196,7 +196,7 @@ class PostgresEngine(SqlEngine):
             state_tables=STATE_TABLES,
             statement=lambda text, values: statement(in_schema(text, self._settings.schema), values),
         )
-        super().__init__(dialect, now=now_there)
+        super().__init__(dialect, now=now_there, watch=lambda: value(None))
 
     @property
     def capabilities(self) -> Capabilities:
@@ -277,11 +277,11 @@ class PostgresEngine(SqlEngine):
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         if not specs:
-            return Op(start=lambda: _value([]), mode="read", hints=ONE_TRIP)
+            return Op(start=lambda: value([]), mode="read", hints=ONE_TRIP)
         one = len(specs) == 1 and specs[0].key is None
         return Op(
             start=lambda: enqueueing.enqueue_joined(specs),
-            rings=_anything_new,
+            rings=commands.anything_new,
             batch=OpBatch("enqueue", specs[0], self._enqueue_several) if one else None,
             hints=PostgresHints(
                 one_trip=one or enqueueing.is_single(specs),
@@ -338,12 +338,3 @@ def _forget(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
 
 def _fold() -> Steps[None]:
     yield sql("fold_tally")
-
-
-def _anything_new(answers: list[Enqueued]) -> bool:
-    return any(answer.status != "existing" for answer in answers)
-
-
-def _value(value: T) -> Steps[T]:
-    yield from ()
-    return value

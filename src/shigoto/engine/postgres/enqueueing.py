@@ -17,7 +17,7 @@ from msgspec import json
 
 from shigoto.engine.op import WRITE
 from shigoto.engine.postgres.wire import RING, text_array, uuid_array
-from shigoto.engine.sql.commands import SqlText, Steps, sql, sql_each
+from shigoto.engine.sql.commands import SqlText, Steps, sql, sql_each, value
 from shigoto.engine.sql.enqueueing import KeyWays, StoredMeanwhile, enqueue_keyed, equal_runs, portions
 from shigoto.engine.sql.looking import Key
 from shigoto.model.job import Enqueued, JobSpec
@@ -29,13 +29,11 @@ TOLD = tuple(name for name in JobSpec.__struct_fields__ if name not in ("key_mod
 
 
 def lock_keys(keys: Sequence[Key]) -> Steps[None]:
-    """Lock keys, which come in order."""
     if keys:
         yield sql_each("lock_keys", keys)
 
 
 def numbers(ids: Collection[UUID]) -> Steps[dict[UUID, int]]:
-    """The numbers of those of the jobs that are known."""
     rows = (yield sql_each("known_ids", [id.hex for id in dict.fromkeys(ids)])).fetchall()
     return {UUID(bytes=id): number for id, number in rows}
 
@@ -119,16 +117,11 @@ def _enqueue_keyed(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
         raise psycopg.errors.SerializationFailure(str(error)) from error  # the driver starts the op again
 
 
-def _count_before() -> Steps[None]:
-    """Nothing: enqueues are counted as they come."""
-    yield from ()
-
-
 KEY_WAYS = KeyWays(
     insert=lambda _, specs: enqueue_each(specs),
     numbers=numbers,
     lock_keys=lock_keys,
-    count_before=_count_before,
+    count_before=lambda: value(None),  # enqueues are counted as they come
 )
 
 

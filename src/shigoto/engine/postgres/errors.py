@@ -89,9 +89,7 @@ class ConnectionLost(Exception):
     def __init__(self, reason: str, *, answered: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.answered = (
-            answered  # the server has said itself that it ends the connection, instead of what was asked
-        )
+        self.answered = answered  # the server has said itself that it ends the connection
         self.again = False
         self.uncertain = True
 
@@ -104,8 +102,7 @@ class OpAttempts:
     """What has gone wrong with one op so far."""
 
     def __init__(self, store: str, until: float) -> None:
-        self._store = store
-        self._until = until
+        self._store, self._until = store, until
         self._conflicts = 0
         self._losses = 0
 

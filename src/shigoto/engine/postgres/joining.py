@@ -66,12 +66,14 @@ AWAIT_IT = (
 )
 
 T = TypeVar("T")
+Identity = tuple[int, int]
+Question = tuple[str, Sequence[Any]]
 AHEAD_WITHIN = 5.0  # seconds for what can be done later, too
 MOST_LANES = 10_000  # that are remembered
 IN_FAILED_TRANSACTION = "25P02"
-SAVEPOINT: "Question" = ("SAVEPOINT shigoto", ())
-ROLL_BACK: "Question" = ("ROLLBACK TO SAVEPOINT shigoto", ())
-RELEASE: "Question" = ("RELEASE SAVEPOINT shigoto", ())
+SAVEPOINT: Question = ("SAVEPOINT shigoto", ())
+ROLL_BACK: Question = ("ROLLBACK TO SAVEPOINT shigoto", ())
+RELEASE: Question = ("RELEASE SAVEPOINT shigoto", ())
 # A server begins once, to the microsecond, and no two of its databases have the same number.
 IDENTITY = SqlText(
     "SELECT d.oid::bigint, (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint"
@@ -85,12 +87,8 @@ FAILED = (
     "The transaction of the connection that was handed in has failed: after an error PostgreSQL takes nothing more in"
     " it. Roll it back and begin again; for a part that may fail there are savepoints."
 )
-Identity = tuple[int, int]
-Question = tuple[str, Sequence[Any]]
 Questions = Generator[Question, ServerRows, T]
-Joining = Generator[
-    Question | Op[Any], Any, T
-]  # statements of the caller's connection, and ops of the driver
+Joining = Generator[Question | Op[Any], Any, T]  # statements of the caller's connection, ops of the driver
 
 
 class CallerConnection(Protocol):
@@ -111,7 +109,6 @@ class CallerConnection(Protocol):
 
 
 def adapted(connection: object) -> CallerConnection | None:
-    """The connection, if it is one of a driver whose statements block."""
     if _is_psycopg(connection):
         return OfPsycopg(connection)
     if isinstance(connection, _types("psycopg2.extensions", "connection")):
@@ -120,7 +117,6 @@ def adapted(connection: object) -> CallerConnection | None:
 
 
 def async_adapted(connection: object) -> CallerConnection | None:
-    """The connection, if it is one of a driver whose statements are awaited."""
     if _is_async_psycopg(connection):
         return OfAsyncPsycopg(connection)
     if is_asyncpg(connection):
@@ -138,10 +134,8 @@ def _is_async_psycopg(connection: object) -> TypeGuard[psycopg.AsyncConnection[A
 
 def is_asyncpg(connection: object) -> bool:
     """Whether it is asyncpg's, or lent out by a pool of asyncpg's."""
-    return isinstance(
-        connection,
-        (*_types("asyncpg.connection", "Connection"), *_types("asyncpg.pool", "PoolConnectionProxy")),
-    )
+    proxies = _types("asyncpg.pool", "PoolConnectionProxy")
+    return isinstance(connection, (*_types("asyncpg.connection", "Connection"), *proxies))
 
 
 def code_of(error: BaseException) -> str | None:
@@ -204,7 +198,7 @@ class OfPsycopg:
         self.connection = connection
 
     def transaction_status(self) -> TransactionStatus:
-        return _status_of(self.connection)
+        return _status_of(self.connection, self.connection.pgconn.transaction_status)
 
     def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         with _Cursor(self.connection, row_factory=tuple_row) as cursor:
@@ -220,7 +214,7 @@ class OfAsyncPsycopg:
         self.connection = connection
 
     def transaction_status(self) -> TransactionStatus:
-        return _status_of(self.connection)
+        return _status_of(self.connection, self.connection.pgconn.transaction_status)
 
     async def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         async with _AsyncCursor(self.connection, row_factory=tuple_row) as cursor:
@@ -229,8 +223,8 @@ class OfAsyncPsycopg:
             return ServerRows(rows, cursor.rowcount)
 
 
-def _status_of(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> TransactionStatus:
-    transaction_status = _STATUSES.get(connection.pgconn.transaction_status, "unknown")
+def _status_of(connection: Any, number: int) -> TransactionStatus:
+    transaction_status = _STATUSES.get(number, "unknown")
     return "open" if transaction_status == "none" and not connection.autocommit else transaction_status
 
 
@@ -241,17 +235,13 @@ class OfPsycopg2:
         self.connection = connection
 
     def transaction_status(self) -> TransactionStatus:
-        transaction_status = _STATUSES.get(self.connection.get_transaction_status(), "unknown")
-        return (
-            "open" if transaction_status == "none" and not self.connection.autocommit else transaction_status
-        )
+        return _status_of(self.connection, self.connection.get_transaction_status())
 
     def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         cursor = sys.modules["psycopg2.extensions"].cursor(self.connection)  # of no factory of the caller's
         try:
-            cursor.execute(
-                _rewritten(text), {f"p{at}": _literal(value) for at, value in enumerate(values, 1)}
-            )
+            literals = {f"p{at}": _literal(value) for at, value in enumerate(values, 1)}
+            cursor.execute(_rewritten(text), literals)
             rows: list[Row] = [] if cursor.description is None else cursor.fetchall()
             return ServerRows([tuple(_bytes(value) for value in row) for row in rows], cursor.rowcount)
         finally:
@@ -314,7 +304,6 @@ def adapter_of(connection: object) -> CallerConnection:
 
 
 async def async_adapter_of(connection: object) -> CallerConnection:
-    """What executes statements on the connection, awaited or not."""
     inner: Any = connection
     for _ in range(DEPTH):
         caller_connection = async_adapted(inner) or adapted(inner)
@@ -340,11 +329,7 @@ async def _driven(connection: Any) -> Any:
 
 
 def _expect_blocking(inner: object, given: object) -> None:
-    if (
-        isinstance(inner, psycopg.AsyncConnection)
-        or is_asyncpg(inner)
-        or hasattr(inner, "get_raw_connection")
-    ):
+    if async_adapted(inner) is not None or hasattr(inner, "get_raw_connection"):
         raise JobError(AWAIT_IT.format(type(given).__name__))
 
 
@@ -359,14 +344,12 @@ class Joiner:
     """What joins callers' transactions, for one store."""
 
     def __init__(self, driver: Driver, texts: Mapping[str, str]) -> None:
-        self._driver = driver
-        self._texts = texts
+        self._driver, self._texts = driver, texts
         self._store = driver.settings.shown
         self._home: Identity | None = None
         self._checked: WeakSet[Any] = WeakSet()
 
     def join(self, connection: object, op: Op[T]) -> T:
-        """Run an op on the caller's connection, in the calling thread."""
         _expect_block(connection)
         caller_connection = adapter_of(connection)
 
@@ -446,8 +429,7 @@ class Joined(Generic[T]):
     """One op inside a caller's transaction."""
 
     def __init__(self, op: Op[T], texts: Mapping[str, str]) -> None:
-        self._op = op
-        self._texts = texts
+        self._op, self._texts = op, texts
         hints = hints_of(op)
         # An enqueue needs one from its first command: if it is refused, the caller may go on without the job.
         # Any other op of one trip needs one from its second command.
@@ -459,7 +441,8 @@ class Joined(Generic[T]):
         """What to execute, one after the other; to be sent the answers, or thrown what the server says instead."""
         try:
             value: T = yield from translate(self._op.start(), self._execute, psycopg.Error)
-            yield from self._ring(value)
+            if not self._rang and self._op.rings is not None and self._op.rings(value):
+                yield self._texts["ring"], ()
             if self._guarded:
                 yield RELEASE
             return value
@@ -479,16 +462,8 @@ class Joined(Generic[T]):
         assert not isinstance(command, (Script, Copy)), "a script is nothing for a caller's transaction"
         text = self._texts[command.name] if isinstance(command, NamedSql) else command.text
         assert not isinstance(command.values, Mapping), "PostgreSQL's values have numbers, not names"
-        return (yield self._question(text, command.values))
-
-    def _question(self, text: str, values: Sequence[Any]) -> Question:
-        self._rang = self._rang or RING in values
-        return text, values
-
-    def _ring(self, value: T) -> Questions[None]:
-        rings = self._op.rings
-        if not self._rang and rings is not None and rings(value):
-            yield self._texts["ring"], ()
+        self._rang = self._rang or RING in command.values
+        return (yield text, command.values)
 
 
 def _identity() -> Steps[Identity]:

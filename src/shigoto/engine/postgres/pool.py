@@ -42,85 +42,104 @@ from shigoto.engine.postgres.wire import WHO
 from shigoto.model.errors import StoreUnavailable
 
 IDLE_FOR = 300.0  # seconds
-# What was in use a moment ago is not asked whether it is alive: should it have died since, the op finds that out, and
-# takes another.
-A_MOMENT = 0.1  # seconds
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds, give or take a fifth
+LOOK_EVERY = 0.05  # seconds
+SHORTEST = 2  # seconds; libpq takes a shorter time to connect for this one
+ADDRESSES = 2  # of a name, as far as is known: one of either kind
+
+T = TypeVar("T")
+C = TypeVar("C", ThreadConnection, LoopConnection)
+
+_begun: ContextVar[list[PQGenConn[Any]]] = ContextVar("_begun")
+# A fork happens to all engines of a process at once.
+_all: "WeakSet[Forked]" = WeakSet()
 
 
-class _Place:
-    """One who waits in line; `connection` is None if they are to open one."""
+class _Place(Generic[C]):
+    """A caller in line. Once `served`, it has the connection, or opens one if `connection` is None."""
 
-    __slots__ = ("connection", "lock", "urgent")
+    __slots__ = ("connection", "served", "urgent", "wake")
 
-    def __init__(self, urgent: bool) -> None:
-        self.urgent = urgent
-        self.connection: ThreadConnection | None = None
-        self.lock = threading.Lock()
-        self.lock.acquire()
+    def __init__(self, urgent: bool, wake: Callable[[], None]) -> None:
+        self.urgent, self.wake = urgent, wake
+        self.served = False
+        self.connection: C | None = None
 
 
-class ThreadConnections:
-    """Connections of any thread."""
+class _Connections(Generic[C]):
+    """The idle connections of a pool, its size, and the line of callers who wait for one of its connections."""
 
-    def __init__(self, store: str, size: int, connect: Callable[[float], ThreadConnection]) -> None:
-        self._store, self._size, self._connect = store, size, connect
-        self._guard = threading.Lock()
-        self._idle: deque[ThreadConnection] = deque()
-        self._line: deque[_Place] = deque()
+    def __init__(self, store: str, size: int) -> None:
+        self._store, self._size = store, size
+        # Reentrant: a coroutine that is thrown away gives its connection back wherever the collector meets it.
+        self._guard = threading.RLock()
+        self._idle: deque[C] = deque()
+        self._line: deque[_Place[C]] = deque()
         self._busy = 0  # connections in use, or about to be opened
-        self._open: set[ThreadConnection] = set()
+        self._open: set[C] = set()
         self._closed = False
 
-    def take(self, until: float, *, urgent: bool = False) -> ThreadConnection:
-        """A connection that is alive as far as is known. Raises StoreUnavailable if none can be had in time."""
-        connection = self._first(until, urgent=urgent)
-        while connection is not None:
-            if time.monotonic() < connection.idle_since + A_MOMENT or connection.is_alive():
-                return connection
+    def _enter(self, urgent: bool) -> tuple[bool, C | None]:
+        """Tell whether there was room for the caller, and the idle connection that it got with it."""
+        with self._guard:
+            if self._busy >= self._size + urgent * BEYOND:
+                return False, None
+            self._busy += 1
+            return True, self._idle.pop() if self._idle else None
+
+    @contextmanager
+    def _in_line(self, urgent: bool, wake: Callable[[], None]) -> Generator[_Place[C]]:
+        """Stand in line for as long as the block waits. Raises StoreUnavailable if it has waited in vain."""
+        place: _Place[C] = _Place(urgent, wake)
+        with self._guard:
+            # At the end of the line, or of those who are urgent too.
+            at = sum(other.urgent for other in self._line) if urgent else len(self._line)
+            self._line.insert(at, place)
+            self._serve_first(None)
+        try:
+            yield place
+        except BaseException:
+            if not self._leave_line(place):
+                if place.connection is None:
+                    self._release(None)
+                else:
+                    self.give_back(place.connection)
+            raise
+        if self._leave_line(place):
+            raise exhausted(self._store, self._size)
+
+    def _leave_line(self, place: _Place[C]) -> bool:
+        """Return False if its turn has come, perhaps in this very moment."""
+        with self._guard:
+            if not place.served:
+                self._line.remove(place)
+            return not place.served
+
+    def _serve_first(self, connection: C | None) -> bool:
+        """Give the connection, an idle one or the right to open one to the first in line, if there is room for it."""
+        if not self._line or self._busy >= self._size + self._line[0].urgent * BEYOND:
+            return False
+        self._busy += 1
+        place = self._line.popleft()
+        place.connection = self._idle.pop() if connection is None and self._idle else connection
+        place.served = True
+        place.wake()
+        return True
+
+    def _alive(self, connection: C | None) -> C | None:
+        """This connection, or an idle one in its place, if it is alive as far as is known."""
+        while connection is not None and not connection.is_alive():
             self._discard(connection)
             with self._guard:
                 connection = self._idle.pop() if self._idle else None
-        try:
-            connection = self._connect(until)
-        except BaseException:
-            self._release(None)
-            raise
+        return connection
+
+    def _opened(self, connection: C) -> C:
         with self._guard:
             self._open.add(connection)
         return connection
 
-    def _first(self, until: float, *, urgent: bool) -> ThreadConnection | None:
-        with self._guard:
-            if self._busy < self._size + urgent * BEYOND:
-                self._busy += 1
-                return self._idle.pop() if self._idle else None
-            place = _Place(urgent)
-            _stand_in(self._line, place)
-        try:
-            came = place.lock.acquire(timeout=max(0.0, until - time.monotonic()))
-        except BaseException:
-            if not self._leave_line(place):
-                self._hand_on(place.connection)
-            raise
-        if not came and self._leave_line(place):
-            raise exhausted(self._store, self._size)
-        return place.connection
-
-    def _leave_line(self, place: _Place) -> bool:
-        """False if it has come, in this very moment."""
-        with self._guard:
-            if place not in self._line:
-                return False
-            self._line.remove(place)
-            return True
-
-    def _hand_on(self, connection: ThreadConnection | None) -> None:
-        if connection is None:
-            self._release(None)
-        else:
-            self.give_back(connection)
-
-    def give_back(self, connection: ThreadConnection) -> None:
+    def give_back(self, connection: C) -> None:
         """Let others have it."""
         if self._closed or not connection.wire.is_idle:
             self._discard(connection)
@@ -129,17 +148,12 @@ class ThreadConnections:
             connection.reused = True
             self._release(connection)
 
-    def _release(self, connection: ThreadConnection | None) -> None:
+    def _release(self, connection: C | None) -> None:
         """Give up a place, with what is in it: for the next in line, who may open one if it is nothing."""
         stale = None
         with self._guard:
             self._busy -= 1
-            if self._line and self._busy < self._size + self._line[0].urgent * BEYOND:
-                self._busy += 1
-                place = self._line.popleft()
-                place.connection = self._idle.pop() if connection is None and self._idle else connection
-                place.lock.release()
-            elif connection is not None:
+            if not self._serve_first(connection) and connection is not None:
                 connection.idle_since = time.monotonic()
                 self._idle.append(connection)
                 if self._idle[0].idle_since < connection.idle_since - IDLE_FOR:
@@ -147,7 +161,7 @@ class ThreadConnections:
         if stale is not None:
             self._discard(stale)
 
-    def lose(self, connection: ThreadConnection) -> None:
+    def lose(self, connection: C) -> None:
         """Close one that was of no use, before it is given back. If it had served before, then what lies idle has
         most likely met with the same: a server that has moved, or is none any more that can be written to."""
         connection.close()
@@ -160,150 +174,85 @@ class ThreadConnections:
         for connection in idle:
             self._discard(connection)
 
-    def _discard(self, connection: ThreadConnection) -> None:
+    def _discard(self, connection: C) -> None:
         with self._guard:
             self._open.discard(connection)
         connection.close()
 
     def close(self) -> None:
-        """Close what is idle, and from now on whatever comes back."""
         self._closed = True
         self._close_idle()
 
     def disown(self) -> None:
-        """In a forked child: let go of the parent's connections."""
         for connection in list(self._open):
             disown(connection.wire)
 
 
-class _LoopsPlace:
-    """The same on an event loop."""
+class ThreadConnections(_Connections[ThreadConnection]):
+    """Connections of any thread."""
 
-    __slots__ = ("handed", "urgent")
+    def __init__(self, store: str, size: int, connect: Callable[[float], ThreadConnection]) -> None:
+        super().__init__(store, size)
+        self._connect = connect
 
-    def __init__(self, handed: "asyncio.Future[LoopConnection | None]", urgent: bool) -> None:
-        self.handed = handed
-        self.urgent = urgent
-
-
-class LoopConnections:
-    """Connections of one event loop; for use on it alone."""
-
-    def __init__(self, store: str, size: int, connect: Callable[[float], Awaitable[LoopConnection]]) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._store, self._size, self._connect = store, size, connect
-        self._idle: deque[LoopConnection] = deque()
-        self._line: deque[_LoopsPlace] = deque()
-        self._busy = 0
-        self._open: set[LoopConnection] = set()
-        self._closed = False
-
-    async def take(self, until: float, *, urgent: bool = False) -> LoopConnection:
+    def take(self, until: float, *, urgent: bool = False) -> ThreadConnection:
         """A connection that is alive as far as is known. Raises StoreUnavailable if none can be had in time."""
-        if self._busy < self._size + urgent * BEYOND:
-            self._busy += 1
-            connection = self._next_idle()
-        else:
-            connection = await self._wait_in_line(until, urgent=urgent)
+        entered, connection = self._enter(urgent)
+        if not entered:
+            turn = threading.Lock()
+            turn.acquire()
+            with self._in_line(urgent, turn.release) as place:
+                turn.acquire(timeout=max(0.0, until - time.monotonic()))
+            connection = place.connection
+        connection = self._alive(connection)
         if connection is not None:
             return connection
         try:
-            connection = await self._connect(until)
+            return self._opened(self._connect(until))
         except BaseException:
             self._release(None)
             raise
-        self._open.add(connection)
-        return connection
 
-    def _next_idle(self) -> LoopConnection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_alive():
-                return connection
-            self._discard(connection)
-        return None
 
-    async def _wait_in_line(self, until: float, *, urgent: bool) -> LoopConnection | None:
-        handed: asyncio.Future[LoopConnection | None] = self.loop.create_future()
-        _stand_in(self._line, _LoopsPlace(handed, urgent))
+class LoopConnections(_Connections[LoopConnection]):
+    """Connections of one event loop; for use on it alone."""
+
+    def __init__(self, store: str, size: int, connect: Callable[[float], Awaitable[LoopConnection]]) -> None:
+        super().__init__(store, size)
+        self._connect = connect
+        self.loop = asyncio.get_running_loop()
+
+    async def take(self, until: float, *, urgent: bool = False) -> LoopConnection:
+        entered, connection = self._enter(urgent)
+        if not entered:
+            turn = asyncio.Event()
+            with self._in_line(urgent, turn.set) as place, suppress(TimeoutError):
+                async with asyncio.timeout(until - time.monotonic()):
+                    await turn.wait()
+            connection = place.connection
+        connection = self._alive(connection)
+        if connection is not None:
+            return connection
         try:
-            async with asyncio.timeout(until - time.monotonic()):
-                return await handed
-        except BaseException as error:
-            if handed.done() and not handed.cancelled():  # it came in the moment of a cancellation
-                self._hand_on(handed.result())
-            if isinstance(error, TimeoutError):
-                raise exhausted(self._store, self._size) from None
-            raise
-
-    def _hand_on(self, connection: LoopConnection | None) -> None:
-        if connection is None:
+            return self._opened(await self._connect(until))
+        except BaseException:
             self._release(None)
-        else:
-            self.give_back(connection)
+            raise
 
     def give_back(self, connection: LoopConnection) -> None:
         """Let others have it, once the answer has come whose asker was cancelled. A lost connection gets no answer."""
         if connection.is_busy and connection.lost is None:
             connection.when_quiet = lambda: self.give_back(connection)
-            return
-        connection.when_quiet = None
-        if self._closed or not connection.is_alive() or not connection.wire.is_idle:
-            self._discard(connection)
-            self._release(None)
         else:
-            connection.reused = True
-            self._release(connection)
-
-    def _release(self, connection: LoopConnection | None) -> None:
-        """Give up a place, with what is in it: for the next in line, who may open one if it is nothing."""
-        self._busy -= 1
-        while self._line and self._busy < self._size + self._line[0].urgent * BEYOND:
-            place = self._line.popleft()
-            if not place.handed.done():
-                self._busy += 1
-                place.handed.set_result(self._next_idle() if connection is None else connection)
-                return
-        if connection is not None:
-            connection.idle_since = time.monotonic()
-            self._idle.append(connection)
-            if self._idle[0].idle_since < connection.idle_since - IDLE_FOR:
-                self._discard(self._idle.popleft())
-
-    def lose(self, connection: LoopConnection) -> None:
-        """Close one that was of no use, and with it what lies idle; see `ThreadConnections.lose`."""
-        connection.close()
-        if connection.reused:
-            self._close_idle()
-
-    def _close_idle(self) -> None:
-        while self._idle:
-            self._discard(self._idle.pop())
-
-    def _discard(self, connection: LoopConnection) -> None:
-        self._open.discard(connection)
-        connection.close()
+            connection.when_quiet = None
+            super().give_back(connection)
 
     def close(self) -> None:
         """Close what is idle, and from now on whatever comes back. On the loop, or if that does not run."""
-        self._closed = True
-        self._close_idle()
+        super().close()
         if self.loop.is_closed():  # then nobody brings anything back
             for connection in list(self._open):
                 self._discard(connection)
-
-    def disown(self) -> None:
-        """In a forked child: let go of the parent's connections."""
-        for connection in list(self._open):
-            disown(connection.wire)
-
-
-P = TypeVar("P", _Place, _LoopsPlace)
-
-
-def _stand_in(line: deque[P], place: P) -> None:
-    """At the end of the line, or of those who are urgent too."""
-    line.insert(sum(other.urgent for other in line) if place.urgent else len(line), place)
 
 
 def exhausted(store: str, size: int) -> StoreUnavailable:
@@ -312,20 +261,6 @@ def exhausted(store: str, size: int) -> StoreUnavailable:
         f"{store}: all {size} connections that this process may have were in use until the deadline. See what keeps"
         " them (pg_stat_activity), or say pool=N in the address for more."
     )
-
-
-# A fork happens to all engines of a process at once.
-_all: "WeakSet[Forked]" = WeakSet()
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds, give or take a fifth
-LOOK_EVERY = 0.05  # seconds
-
-C = TypeVar("C")
-
-_begun: ContextVar[list[PQGenConn[Any]]] = ContextVar("_begun")
-
-SHORTEST = 2  # seconds; libpq takes a shorter time to connect for this one
-ADDRESSES = 2  # of a name, as far as is known: one of either kind
 
 
 class OwnedByLoop(Protocol):
@@ -376,7 +311,6 @@ class PerLoop(Generic[B]):
                     loop.call_soon_threadsafe(own.close)
 
     def disown(self) -> None:
-        """In a forked child: let go of all that the parent's loops have."""
         for own in self._of.values():
             own.disown()
 
@@ -414,8 +348,7 @@ class Reconnect:
     """What is known of whether one server can be reached. For any thread."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._patience = patience
-        self._clock = clock
+        self._patience, self._clock = patience, clock
         self._lock = threading.Lock()
         self._since: float | None = None
         self._reason = ""
@@ -456,7 +389,6 @@ class Reconnect:
             self._next_at = now + self._pause * random.uniform(0.8, 1.2)
 
     def given_up(self) -> None:
-        """Say that an attempt was given up without an outcome."""
         with self._lock:
             self._trying = False
 
@@ -504,7 +436,6 @@ class _Sockets:
         self._known: dict[int, int] = {}  # by their descriptors, which others may have by now: what they were
 
     def note(self, descriptor: int) -> None:
-        """This one is ours."""
         with suppress(OSError):
             self._known[descriptor] = os.fstat(descriptor).st_ino
 
@@ -521,14 +452,14 @@ _sockets = _Sockets()
 begins_again_in_child(_sockets)
 
 
-def _noting(attempt: PQGenConn[C]) -> PQGenConn[C]:
+def _noting(attempt: PQGenConn[T]) -> PQGenConn[T]:
     try:
         waiting_for = next(attempt)
         while True:
             _sockets.note(waiting_for[0])
             waiting_for = attempt.send((yield waiting_for))
     except StopIteration as stop:
-        connection: C = stop.value
+        connection: T = stop.value
         return connection
     finally:
         attempt.close()
@@ -543,14 +474,10 @@ class Connector:
     def __init__(
         self, store: str, parameters: Mapping[str, str], *, prepares: bool | None, patience: float
     ) -> None:
-        self._store = store
-        self._parameters = parameters
-        self._prepares = prepares
-        self._patience = patience
+        self._store, self._parameters, self._prepares, self._patience = store, parameters, prepares, patience
         self._reconnect = Reconnect(patience)
 
     def hurry(self) -> None:
-        """From now on the first failure is told, and nobody waits for a server to come back."""
         self._reconnect = Reconnect(0.0)
 
     def open(self, until: float) -> ThreadConnection:

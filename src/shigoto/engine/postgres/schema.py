@@ -58,13 +58,11 @@ WHERE r.rolname = current_user
 
 
 def shipped() -> list[Migration]:
-    """The migrations of this release."""
     return load_migrations(MIGRATIONS)
 
 
 @cache
 def newest() -> int:
-    """The last migration of this release."""
     return max(migration.version for migration in shipped())
 
 
@@ -119,7 +117,6 @@ def script(schema: str, store: str, migrations: Sequence[Migration], *, begun: b
 
 
 def name_of(migration: Migration) -> str:
-    """What people call it: as its file."""
     return f"{migration.version:04d}_{migration.name}"
 
 
@@ -162,7 +159,6 @@ def expect_ready(schema: str, store: str, *, any_role: bool) -> Steps[None]:
 
 
 def applied(schema: str) -> Steps[Sequence[Applied]]:
-    """What the store remembers."""
     if not (yield from _exists("SELECT 1 WHERE to_regclass($1::text) IS NOT NULL", f"{schema}.migration")):
         return []
     look = in_schema(

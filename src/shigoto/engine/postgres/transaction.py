@@ -202,7 +202,6 @@ class AsyncBlockConnection(_OfBlock, psycopg.AsyncConnection[Any]):
             return await super().wait(gen, *args, **options)
 
     async def executemany(self, query: Any, params_seq: Iterable[Any]) -> psycopg.AsyncCursor[Any]:
-        """Run one statement for each of many rows, as a block of any store can."""
         cursor = self.cursor()
         await cursor.executemany(query, params_seq)
         return cursor
@@ -231,7 +230,6 @@ class BlockPool:
         return ThreadConnections(self.store, self.driver.settings.on_a_loop, self._connector.open)
 
     def on_loop(self) -> LoopConnections:
-        """The pool of the running event loop."""
         return self._loops.here()
 
     def close(self) -> None:
@@ -243,7 +241,6 @@ class BlockPool:
         self._loops.close()
 
     def after_fork_in_child(self) -> None:
-        """Begin again, without the parent's connections."""
         self.threads.disown()
         self._loops.disown()
         self._begin_again()
@@ -256,8 +253,7 @@ class Block:
         self.stage: Stage = "new"
         self._block_pool = block_pool
         self._store = block_pool.store
-        self._last = last
-        self._limit = limit
+        self._last, self._limit = last, limit
         self._limit_at = inf
         self._token = secrets.token_hex(16).encode()
         self._stepping = threading.Lock()  # from stage to stage
@@ -449,7 +445,6 @@ class Block:
                 return None
 
     def give_up(self) -> None:
-        """Roll back soon, whoever is in it: its job has ended without it. Never waits."""
         self._given_up = True
         if self.stage == "open":
             self._watchdog.watch(self, 0.0)

@@ -11,7 +11,7 @@ the elements as a list.
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -27,17 +27,13 @@ from shigoto.engine.postgres.errors import ConnectionLost, is_final, one_line
 from shigoto.engine.sql.commands import NamedSql, SqlText, load_statements
 
 STATEMENTS = Path(__file__).parent / "statements"
-
-Row = tuple[Any, ...]
-
 _SCHEMA = re.compile(r"\bshigoto(?=\.)")
 
-T = TypeVar("T", int, str | None)
 # The types' numbers are fixed in PostgreSQL's catalogue.
 BIGINT_OID, INT_OID, TEXT_OID, UUID_OID = 20, 23, 25, 2950
-_HEADER = struct.Struct(
-    "!iiIii"
-)  # dimensions, whether there may be nulls, type of the elements, length, lower bound
+# Dimensions, whether there may be nulls, type of the elements, length, lower bound.
+_HEADER = struct.Struct("!iiIii")
+_EMPTY = struct.Struct("!iiI")
 _LENGTH = struct.Struct("!i")
 _WITH_BIGINT, _WITH_INT = struct.Struct("!iq"), struct.Struct("!ii")
 _NULL = _LENGTH.pack(-1)
@@ -49,6 +45,8 @@ MAX_PREPARED = 200  # on one connection
 TUPLES_OK, COMMAND_OK = pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK
 FATAL_ERROR, EMPTY = pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.EMPTY_QUERY
 BAD, IDLE = pq.ConnStatus.BAD, pq.TransactionStatus.IDLE
+T = TypeVar("T", int, str | None)
+Row = tuple[Any, ...]
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
@@ -70,8 +68,6 @@ class Ring(Struct, frozen=True):
 
 
 RING = Ring()
-
-
 Command = NamedSql | SqlText | Script | Copy | Write
 
 
@@ -81,13 +77,10 @@ class ServerRows:
     __slots__ = ("_next", "rowcount", "rows", "tag")
 
     def __init__(self, rows: list[Row], rowcount: int, tag: bytes = b"") -> None:
-        self.rows = rows
-        self.rowcount = rowcount
-        self.tag = tag
+        self.rows, self.rowcount, self.tag = rows, rowcount, tag
         self._next = 0
 
     def fetchone(self) -> Row | None:
-        """The next row, None after the last."""
         at = self._next
         if at >= len(self.rows):
             return None
@@ -95,7 +88,6 @@ class ServerRows:
         return self.rows[at]
 
     def fetchall(self) -> list[Row]:
-        """All rows that were not fetched yet."""
         rows = self.rows[self._next :] if self._next else self.rows
         self._next = len(self.rows)
         return rows
@@ -110,83 +102,51 @@ def in_schema(text: str, schema: str) -> str:
 
 
 def load_texts(schema: str) -> dict[str, str]:
-    """The named statements of this engine, for the schema."""
     return {name: in_schema(text, schema) for name, text in load_statements(STATEMENTS).items()}
-
-
-class Texts:
-    """The statements of a store, encoded once."""
-
-    __slots__ = ("_named",)
-
-    def __init__(self, named: Mapping[str, str]) -> None:
-        self._named = {name: text.encode() for name, text in named.items()}
-
-    def __getitem__(self, name: str) -> bytes:
-        return self._named[name]
 
 
 class Array(Struct, frozen=True):
     """An array as a value of a statement."""
 
     elements: Sequence[Any]
+    kind: int  # of the elements
     encode: Callable[[Sequence[Any]], bytes]
 
     def encoded(self) -> bytes:
         """The array in binary format. Raises UnicodeEncodeError for half a surrogate pair."""
-        return self.encode(self.elements)
+        if not self.elements:
+            return _EMPTY.pack(0, 0, self.kind)
+        header = _HEADER.pack(1, self.kind == TEXT_OID, self.kind, len(self.elements), 1)
+        return header + self.encode(self.elements)
 
 
 def bigint_array(numbers: Sequence[int]) -> Array:
-    """A `bigint[]`."""
-    return Array(numbers, _bigints)
+    return Array(numbers, BIGINT_OID, _bigints)
 
 
 def int_array(numbers: Sequence[int]) -> Array:
-    """An `int[]`."""
-    return Array(numbers, _ints)
+    return Array(numbers, INT_OID, lambda elements: _joined(_int, elements))
 
 
 def uuid_array(ids: Sequence[UUID]) -> Array:
-    """A `uuid[]`."""
-    return Array(ids, _uuids)
+    return Array(ids, UUID_OID, lambda elements: _SIXTEEN + _SIXTEEN.join([id.bytes for id in elements]))
 
 
 def text_array(texts: Sequence[str | None]) -> Array:
     """A `text[]`, in which None is NULL."""
-    return Array(texts, _texts)
+    return Array(texts, TEXT_OID, lambda elements: _joined(_text, elements))
 
 
 def _bigints(numbers: Sequence[int]) -> bytes:
-    if not numbers:
-        return _empty(BIGINT_OID)
     pack = _WITH_BIGINT.pack
-    return _header(BIGINT_OID, len(numbers)) + b"".join([pack(8, number) for number in numbers])
-
-
-def _ints(numbers: Sequence[int]) -> bytes:
-    if not numbers:
-        return _empty(INT_OID)
-    return _header(INT_OID, len(numbers)) + _joined(_int, numbers)
+    return b"".join([pack(8, number) for number in numbers])
 
 
 def _int(number: int) -> bytes:
     return _WITH_INT.pack(4, number)
 
 
-def _uuids(ids: Sequence[UUID]) -> bytes:
-    if not ids:
-        return _empty(UUID_OID)
-    return _header(UUID_OID, len(ids)) + _SIXTEEN + _SIXTEEN.join([id.bytes for id in ids])
-
-
-def _texts(texts: Sequence[str | None]) -> bytes:
-    if not texts:
-        return _empty(TEXT_OID)
-    return _header(TEXT_OID, len(texts), nulls=True) + _joined(_text_element, texts)
-
-
-def _text_element(text: str | None) -> bytes:
+def _text(text: str | None) -> bytes:
     if text is None:
         return _NULL
     encoded = text.encode()
@@ -201,14 +161,6 @@ def _joined(encode: Callable[[T], bytes], elements: Sequence[T]) -> bytes:
         return b"".join([encode(element) for element in elements])
     encoded = {kind: encode(kind) for kind in kinds}
     return b"".join([encoded[element] for element in elements])
-
-
-def _header(kind: int, count: int, *, nulls: bool = False) -> bytes:
-    return _HEADER.pack(1, nulls, kind, count, 1)
-
-
-def _empty(kind: int) -> bytes:
-    return struct.pack("!iiI", 0, 0, kind)
 
 
 class WireRequest(Struct, frozen=True):
@@ -230,45 +182,35 @@ def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Wire
     """The statement with its values. Raises psycopg.DataError for text that PostgreSQL cannot hold."""
     encoded: list[bytes | None] = []
     formats: list[int] = []
-    for value in values:  # the most frequent kinds first: this is a tenth of what a client does for one job
-        format = TEXT
-        if value is None:
-            encoded.append(None)
-        elif isinstance(value, str):
-            encoded.append(_text(value))
-        elif isinstance(value, int):  # of which bool is one; 0 and 1 are good for both types
-            encoded.append(b"%d" % value)
-        elif isinstance(value, bytes):
-            encoded.append(value)
-            format = BINARY
-        elif isinstance(value, Array):
-            encoded.append(_array(value))
-            format = BINARY
-        elif isinstance(value, Ring):
-            encoded.append(b"1" if ring() else b"0")
-        elif isinstance(value, (float, UUID)):
-            encoded.append(str(value).encode())
-        else:
-            raise TypeError(f"A {type(value).__name__} cannot be a value of a statement.")
-        formats.append(format)
+    try:
+        for (
+            value
+        ) in values:  # the most frequent kinds first: this is a tenth of what a client does for one job
+            format = TEXT
+            if value is None:
+                encoded.append(None)
+            elif isinstance(value, str):
+                encoded.append(word := value.encode())
+                if b"\0" in word:  # libpq would cut it off there, without a word
+                    raise psycopg.DataError(f"NUL at byte {word.index(0)}")
+            elif isinstance(value, int):  # of which bool is one; 0 and 1 are good for both types
+                encoded.append(b"%d" % value)
+            elif isinstance(value, bytes):
+                encoded.append(value)
+                format = BINARY
+            elif isinstance(value, Array):
+                encoded.append(value.encoded())
+                format = BINARY
+            elif isinstance(value, Ring):
+                encoded.append(b"1" if ring() else b"0")
+            elif isinstance(value, (float, UUID)):
+                encoded.append(str(value).encode())
+            else:
+                raise TypeError(f"A {type(value).__name__} cannot be a value of a statement.")
+            formats.append(format)
+    except UnicodeEncodeError as error:
+        raise psycopg.DataError(f"half of a surrogate pair at character {error.start}") from error
     return WireRequest(text, encoded, formats)
-
-
-def _text(value: str) -> bytes:
-    try:
-        encoded = value.encode()
-    except UnicodeEncodeError as error:
-        raise psycopg.DataError(f"half of a surrogate pair at character {error.start}") from error
-    if b"\0" in encoded:  # libpq would cut it off there, without a word
-        raise psycopg.DataError(f"NUL at byte {encoded.index(0)}")
-    return encoded
-
-
-def _array(value: Array) -> bytes:
-    try:
-        return value.encoded()
-    except UnicodeEncodeError as error:
-        raise psycopg.DataError(f"half of a surrogate pair at character {error.start}") from error
 
 
 class LibpqConnection:
@@ -351,7 +293,6 @@ class LibpqConnection:
         return ServerRows(rows, rowcount)
 
     def forget_prepared(self, request: WireRequest) -> None:
-        """The statement could not be prepared."""
         self._names.pop(request.text, None)
 
     def finish(self) -> None:

@@ -95,7 +95,6 @@ class BlockTimer:
             self._deadlines[block] = self._used_at + limit
 
     def forget(self, block: Watched) -> None:
-        """The block has ended."""
         with self._lock:
             self._deadlines.pop(block, None)
 

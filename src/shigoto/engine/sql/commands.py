@@ -47,7 +47,6 @@ class Applied(Struct, frozen=True):
 
 
 def load_migrations(folder: Path) -> list[Migration]:
-    """The shipped migrations in order."""
     found: list[Migration] = []
     for file in sql_files(folder):
         sql = file.read_text("utf-8")
@@ -122,13 +121,23 @@ Steps = Generator[Any, SqlResult, T]  # commands, and what else an engine knows
 
 
 def sql(name: str, *values: Any) -> NamedSql:
-    """The named statement with its values."""
     return NamedSql(name, values)
 
 
 def sql_each(name: str, rows: Sequence[Sequence[Any]]) -> NamedSql:
     """The named statement for all rows at once: they travel as one JSON text, and the database takes them apart."""
     return NamedSql(name, (json.encode(rows).decode(),))
+
+
+def value(value: T) -> Steps[T]:
+    """Steps to a value that is known without any command."""
+    yield from ()
+    return value
+
+
+def anything_new(answers: Sequence[Enqueued]) -> bool:
+    # The first by itself: it is mostly the only one, and a generator takes longer than all the rest of this.
+    return answers[0].status != "existing" or any(answer.status != "existing" for answer in answers)
 
 
 def sql_files(folder: Path) -> list[Path]:

@@ -16,31 +16,16 @@ from shigoto.model.secrets import HELD, PREFIX, EncryptedText, ReencryptedText, 
 from shigoto.model.service import AUDIT_NAME, AuditEntry, FeedPosition, Happening, Scope, Token, bounded_entry
 from shigoto.model.text import fit
 from shigoto.model.time import Millis
-from shigoto.model.worker import (
-    Announcement,
-    Death,
-    Orders,
-    Report,
-    Rescued,
-    SweepOrder,
-    Swept,
-    WorkerRecord,
-)
+from shigoto.model.worker import Announcement, Death, Orders, Report, Rescued, SweepOrder, Swept, WorkerRecord
 
 T = TypeVar("T")
-
-
-def nothing() -> Steps[None]:
-    """No step at all."""
-    yield from ()
 
 
 class SqlRegistry:
     """What the service keeps beside the jobs. `now` is store time, `watch` what makes the feed cheap, once."""
 
-    def __init__(self, now: Callable[[], Steps[Millis]], watch: Callable[[], Steps[None]] = nothing) -> None:
-        self._now = now
-        self._watch = watch
+    def __init__(self, now: Callable[[], Steps[Millis]], watch: Callable[[], Steps[None]]) -> None:
+        self._now, self._watch = now, watch
 
     def add_token(self, token: Token) -> Op[bool]:
         return Op(start=lambda: self._add_token(token))
@@ -55,7 +40,10 @@ class SqlRegistry:
         return added.rowcount == 1
 
     def tokens(self) -> Op[list[Token]]:
-        return Op(start=_tokens, mode="read")
+        def start() -> Steps[list[Token]]:
+            return [_token(row) for row in (yield sql("tokens")).fetchall()]
+
+        return Op(start=start, mode="read")
 
     def revoke_token(self, id: str) -> Op[bool]:
         return Op(start=lambda: self._revoke_token(id))
@@ -104,23 +92,13 @@ class SqlRegistry:
         return sorted(found, key=lambda each: each.place)[:limit], now
 
 
-def _tokens() -> Steps[list[Token]]:
-    return [_token(row) for row in (yield sql("tokens")).fetchall()]
-
-
 def _token(row: tuple[Any, ...]) -> Token:
     id, name, hash, scopes, queues, tenant, created_at, expires_at, revoked_at = row
     return Token(
-        id=id,
-        name=name,
-        hash=hash,
-        scopes=json.decode(scopes, type=tuple[Scope, ...]),
-        queues=None if queues is None else json.decode(queues, type=tuple[str, ...]),
-        tenant=tenant,
-        created_at=created_at,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-    )
+        id=id, name=name, hash=hash, scopes=json.decode(scopes, type=tuple[Scope, ...]),
+        queues=None if queues is None else json.decode(queues, type=tuple[str, ...]), tenant=tenant,
+        created_at=created_at, expires_at=expires_at, revoked_at=revoked_at,
+    )  # fmt: skip
 
 
 def _noted(before: int | None, limit: int, target: str | None) -> Steps[list[AuditEntry]]:
@@ -139,24 +117,14 @@ def _noted(before: int | None, limit: int, target: str | None) -> Steps[list[Aud
 def _told(row: tuple[Any, ...]) -> Happening | None:
     """None of a row that somebody has written by hand, so that nobody can read it."""
     try:
-        return _happening(row)
+        at, number, step, outcome, id, task, queue, tenant, kind = row
+        final = bool(step % 2)
+        return Happening(
+            place=FeedPosition(at, number, step), final=final, outcome=STATES[outcome].value if final else outcome,
+            id=UUID(bytes=id), task=task, queue=queue, tenant=tenant, failure_kind=kind,
+        )  # fmt: skip
     except UNREADABLE:
         return None
-
-
-def _happening(row: tuple[Any, ...]) -> Happening:
-    at, number, step, outcome, id, task, queue, tenant, kind = row
-    final = bool(step % 2)
-    return Happening(
-        place=FeedPosition(at, number, step),
-        final=final,
-        outcome=STATES[outcome].value if final else outcome,
-        id=UUID(bytes=id),
-        task=task,
-        queue=queue,
-        tenant=tenant,
-        failure_kind=kind,
-    )
 
 
 def _encrypted(current: str, after: int, limit: int) -> Steps[tuple[list[EncryptedText], int | None]]:
@@ -194,15 +162,9 @@ class SqlEngine:
     """
 
     def __init__(
-        self,
-        dialect: Dialect,
-        *,
-        now: Callable[[], Steps[Millis]],
-        watch: Callable[[], Steps[None]] = nothing,
+        self, dialect: Dialect, *, now: Callable[[], Steps[Millis]], watch: Callable[[], Steps[None]]
     ) -> None:
-        self._dialect = dialect
-        self._now = now
-        self._watch = watch
+        self._dialect, self._now, self._watch = dialect, now, watch
 
     @property
     def registry(self) -> SqlRegistry:
@@ -307,7 +269,7 @@ class SqlEngine:
     # Schedules.
 
     def time(self) -> Op[Millis]:
-        return self._timed(ticking.time, mode="read")
+        return Op(start=self._now, mode="read")
 
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
         return Op(start=lambda: ticking.schedules(names), mode="read")

@@ -56,7 +56,6 @@ def equal_runs(specs: Sequence[JobSpec], shared: Callable[[JobSpec], T]) -> list
 
 
 def lanes(specs: Iterable[JobSpec]) -> set[Lane]:
-    """The lanes that the jobs go into."""
     return {(spec.queue, spec.task, spec.alone) for spec in specs}
 
 
@@ -87,7 +86,6 @@ class KeyPlan:
         self.taken: dict[Key, KeyHolder] = {}
 
     def add(self, spec: JobSpec) -> KeyDecision:
-        """Decide for the next one."""
         known = self._known.get(spec.id)
         if known is not None:
             return KeyDecision(known, "existing")
@@ -220,15 +218,9 @@ def _replaced(now: Millis, was: Waiting, specs: Sequence[JobSpec], lane_of: dict
         counters = renewed(counters)
     last = specs[-1]
     return replace(
-        was,
-        lane=lane_of[last.queue, last.task, last.alone],
-        lane_alone=last.alone,
-        alone=last.alone,
-        priority=last.priority,
-        run_at=run_at,
-        expires_at=last.expiry(now),
-        counters=counters,
-    )
+        was, lane=lane_of[last.queue, last.task, last.alone], lane_alone=last.alone, alone=last.alone,
+        priority=last.priority, run_at=run_at, expires_at=last.expiry(now), counters=counters,
+    )  # fmt: skip
 
 
 def _body(again: Waiting, spec: JobSpec) -> tuple[object, ...]:

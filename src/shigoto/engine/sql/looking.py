@@ -242,7 +242,6 @@ def _expect_numbers(table: str, row: object, *values: object) -> None:
 
 
 def get(dialect: Dialect, ids: list[UUID]) -> Steps[list[Job | None]]:
-    """The jobs, in order."""
     numbers = list((yield from dialect.numbers(ids)).values())
     jobs = {job.id: job for job in (yield from _details(dialect, numbers))}
     return [jobs.get(id) for id in ids]
@@ -273,10 +272,8 @@ def _shown(row: tuple[Any, ...]) -> Job | None:
     except UNREADABLE as error:
         logger.warning(
             "Job %s is not shown: its row was not written by us, and cannot be read (%s). When it has ended, clear"
-            " deletes it.",
-            row[0],
-            error,
-        )
+            " deletes it.", row[0], error,
+        )  # fmt: skip
         return None
 
 
@@ -287,42 +284,16 @@ def _job(row: tuple[Any, ...]) -> Job:
     started_at, finished_at, cancel_requested_at, progress, progress_text = row[26:31]
     result, error, kind, worker = row[31:]
     return Job(
-        id=UUID(bytes=id),
-        number=number,
-        task=task,
-        queue=queue,
-        tenant=tenant,
-        state=STATES[state],
-        payload=payload,
-        priority=priority,
-        run_at=to_datetime(run_at),
-        created_at=to_datetime(created_at),
-        started_at=_instant(started_at),
-        finished_at=_instant(finished_at),
-        expires_at=_instant(expires_at),
-        cancel_requested_at=_instant(cancel_requested_at),
-        attempt=token - releases - snoozes,
-        failures=failures,
-        crashes=crashes,
-        releases=releases,
-        snoozes=snoozes,
-        max_failures=max_failures,
-        max_crashes=max_crashes,
-        suspect=bool(solo),
-        alone=bool(alone),
-        retry=retry,
-        timeout=timeout,
-        soft_timeout=soft_timeout,
-        key=key,
-        tags=() if tags is None else _tags(tags),
-        meta=meta,
-        progress=progress,
-        progress_text=progress_text,
-        result=result,
-        error=error,
-        failure_kind=None if kind is None else FailureKind(kind),
+        id=UUID(bytes=id), number=number, task=task, queue=queue, tenant=tenant, state=STATES[state], payload=payload,
+        priority=priority, run_at=to_datetime(run_at), created_at=to_datetime(created_at),
+        started_at=_instant(started_at), finished_at=_instant(finished_at), expires_at=_instant(expires_at),
+        cancel_requested_at=_instant(cancel_requested_at), attempt=token - releases - snoozes, failures=failures,
+        crashes=crashes, releases=releases, snoozes=snoozes, max_failures=max_failures, max_crashes=max_crashes,
+        suspect=bool(solo), alone=bool(alone), retry=retry, timeout=timeout, soft_timeout=soft_timeout, key=key,
+        tags=() if tags is None else _tags(tags), meta=meta, progress=progress, progress_text=progress_text,
+        result=result, error=error, failure_kind=None if kind is None else FailureKind(kind),
         worker=None if worker is None else UUID(bytes=worker),
-    )
+    )  # fmt: skip
 
 
 def _tags(text: str | bytes) -> tuple[str, ...]:
@@ -338,23 +309,17 @@ def _instant(at: Millis | None) -> datetime | None:
 
 
 def attempts(id: UUID) -> Steps[list[Attempt]]:
-    """The runs that did not end completed."""
     rows = (yield sql("attempts", id.bytes)).fetchall()
     return [
         Attempt(
-            token=token,
-            outcome=outcome,
-            error=error,
-            traceback=traceback,
-            started_at=to_datetime(started_at),
+            token=token, outcome=outcome, error=error, traceback=traceback, started_at=to_datetime(started_at),
             finished_at=to_datetime(finished_at),
         )
         for token, outcome, error, traceback, started_at, finished_at in rows
-    ]
+    ]  # fmt: skip
 
 
 def logs(id: UUID) -> Steps[list[LoggedLine]]:
-    """What the runs have written."""
     rows = (yield sql("logs", id.bytes)).fetchall()
     return [
         LoggedLine(token=token, line=line, at=to_datetime(at), level=level, text=text)
@@ -392,57 +357,35 @@ def _tell_scheduled(queues: dict[str, Counts]) -> Steps[None]:
 
 
 def oldest() -> Steps[dict[str, Millis]]:
-    """By queue, since when its longest waiting job could have been claimed."""
     return dict((yield sql("oldest")).fetchall())
 
 
 def settings() -> Steps[list[QueueSettings]]:
-    """Every queue that has had a job or a setting."""
     rows = (yield sql("settings")).fetchall()
     for name, *values in rows:
         _expect_numbers("queue", name, *(value for value in values if value is not None))
     return [
         QueueSettings(
-            name=name,
-            paused=bool(paused),
-            keep_completed_for=completed,
-            keep_failed_for=failed,
-            keep_cancelled_for=cancelled,
-            max_pending=max_pending,
+            name=name, paused=bool(paused), keep_completed_for=completed, keep_failed_for=failed,
+            keep_cancelled_for=cancelled, max_pending=max_pending,
         )
         for name, paused, completed, failed, cancelled, max_pending in rows
-    ]
+    ]  # fmt: skip
 
 
 def workers() -> Steps[list[WorkerRecord]]:
-    """The workers that are registered and not fenced."""
     return [_worker(row) for row in (yield sql("workers")).fetchall()]
 
 
 def _worker(row: tuple[Any, ...]) -> WorkerRecord:
-    try:
-        return _worker_record(row)
-    except UNREADABLE as error:
-        raise unreadable("worker", row[1], error) from error
-
-
-def _worker_record(row: tuple[Any, ...]) -> WorkerRecord:
     id, name, tasks, queues, slots, version, host, pid, isolates, stopping = row[:10]
     started_at, lease_until, fenced_at, processing, owner = row[10:]
-    return WorkerRecord(
-        id=UUID(bytes=id),
-        name=name,
-        tasks=tuple(json.decode(tasks)),
-        queues=None if queues is None else tuple(json.decode(queues)),
-        slots=slots,
-        version=version,
-        host=host,
-        pid=pid,
-        isolates=bool(isolates),
-        stopping=bool(stopping),
-        started_at=to_datetime(started_at),
-        lease_until=to_datetime(lease_until),
-        fenced_at=_instant(fenced_at),
-        processing=processing,
-        owner=owner,
-    )
+    try:
+        return WorkerRecord(
+            id=UUID(bytes=id), name=name, tasks=tuple(json.decode(tasks)),
+            queues=None if queues is None else tuple(json.decode(queues)), slots=slots, version=version, host=host,
+            pid=pid, isolates=bool(isolates), stopping=bool(stopping), started_at=to_datetime(started_at),
+            lease_until=to_datetime(lease_until), fenced_at=_instant(fenced_at), processing=processing, owner=owner,
+        )  # fmt: skip
+    except UNREADABLE as error:
+        raise unreadable("worker", name, error) from error

@@ -25,7 +25,6 @@ from shigoto.model.time import Millis
 
 
 def configure(queue: QueueSettings) -> Steps[None]:
-    """Replace what is set for a queue."""
     yield sql(
         "configure", queue.name, int(queue.paused), queue.keep_completed_for, queue.keep_failed_for,
         queue.keep_cancelled_for, queue.max_pending,
@@ -65,11 +64,7 @@ def _take_away(submit: Submit, now: Millis, numbers: Sequence[int]) -> Steps[Non
 
 
 def end_pending(
-    submit: Submit,
-    now: Millis,
-    errors: Mapping[int, str | None],
-    state: State,
-    kind: FailureKind | None,
+    submit: Submit, now: Millis, errors: Mapping[int, str | None], state: State, kind: FailureKind | None
 ) -> Steps[set[int]]:
     """Take pending jobs, named with what is said of them, to a terminal state without a run (T11, T16).
 
@@ -82,7 +77,8 @@ def end_pending(
         yield sql_each("add_done", [_done(now, job, state, kind, errors[job.number]) for job in jobs])
         yield from count(ended=[(job.queue, state) for job in jobs])
     if state is State.FAILED:
-        yield from write_if_wanted(submit, now, of_failures(now, [_failed(job, kind) for job in jobs]))
+        failed = [FailedJob(job.number, job.id, job.task, job.queue, job.token, kind) for job in jobs]
+        yield from write_if_wanted(submit, now, of_failures(now, failed))
     return {job.number for job in jobs}
 
 
@@ -96,12 +92,7 @@ def _done(
     )  # fmt: skip
 
 
-def _failed(job: Waiting, kind: FailureKind | None) -> FailedJob:
-    return FailedJob(job.number, job.id, job.task, job.queue, job.token, kind)
-
-
 def delete(dialect: Dialect, numbers: Sequence[int], states: Collection[State]) -> Steps[int]:
-    """Delete those that are in one of the states and may go."""
     known = yield from locked_states(numbers)
     jobs = [(number, state, queue) for number, (state, queue) in known.items()]
     gone = [job for job in jobs if job[1] in states and job[1] in DELETABLE]
@@ -110,21 +101,11 @@ def delete(dialect: Dialect, numbers: Sequence[int], states: Collection[State]) 
 
 
 def remove(dialect: Dialect, jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
-    """Delete jobs with everything that belongs to them."""
     if not jobs:
         return
     numbers = json.encode([number for number, _, _ in jobs]).decode()
-    for statement in (
-        "delete_keys",
-        "delete_expiries",
-        "delete_ready",
-        "delete_scheduled",
-        "delete_attempts",
-        "delete_logs",
-        "delete_progress",
-        "delete_done",
-    ):
-        yield sql(statement, numbers)
+    for part in ("keys", "expiries", "ready", "scheduled", "attempts", "logs", "progress", "done"):
+        yield sql(f"delete_{part}", numbers)
     yield from dialect.forget(jobs)
 
 
@@ -153,7 +134,8 @@ def retry(dialect: Dialect, now: Millis, ids: Sequence[UUID]) -> Steps[list[Enqu
     Keys are locked before jobs, as by whoever enqueues.
     """
     numbers = yield from dialect.numbers(ids)
-    keys = yield from _keys_of(list(numbers.values()))
+    rows = (yield sql("keys_of", json.encode(list(numbers.values())).decode())).fetchall()
+    keys = {number: (tenant, key) for number, tenant, key in rows}  # they never change
     yield from dialect.lock_keys(sorted(set(keys.values())))
     held_by = yield from holders(sorted(set(keys.values())))
     states = yield from locked_states(list(numbers.values()))
@@ -165,12 +147,6 @@ def retry(dialect: Dialect, now: Millis, ids: Sequence[UUID]) -> Steps[list[Enqu
     if keys:
         yield sql_each("take_keys", [(*key, number) for number, key in keys.items()])
     return [Enqueued(id, numbers[id], "existing") for id in ids]
-
-
-def _keys_of(numbers: Sequence[int]) -> Steps[dict[int, Key]]:
-    """They never change."""
-    rows = (yield sql("keys_of", json.encode(numbers).decode())).fetchall()
-    return {number: (tenant, key) for number, tenant, key in rows}
 
 
 def _expect_retryable(id: UUID, state: State | None) -> None:
@@ -219,14 +195,8 @@ def _bring_back(now: Millis, numbers: Sequence[int]) -> Steps[None]:
 def _waiting(now: Millis, job: Done) -> Waiting:
     expires_at = job.expires_at
     return Waiting(
-        number=job.number,
-        lane=job.lane,
-        lane_alone=bool(job.lane_alone),
-        alone=bool(job.alone),
-        priority=job.priority,
-        run_at=now,
-        expires_at=None if expires_at is None or expires_at < now else expires_at,
-        token=job.token,
-        settled_token=job.settled_token,
+        number=job.number, lane=job.lane, lane_alone=bool(job.lane_alone), alone=bool(job.alone),
+        priority=job.priority, run_at=now, expires_at=None if expires_at is None or expires_at < now else expires_at,
+        token=job.token, settled_token=job.settled_token,
         counters=renewed(Counters(0, job.crashes, 0, job.releases, job.snoozes, bool(job.solo))),
-    )
+    )  # fmt: skip

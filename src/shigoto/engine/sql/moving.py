@@ -86,9 +86,7 @@ STATE = FIELDS.index("state")
 
 
 def rows_of(
-    records: Sequence[JobRecord],
-    now: Millis,
-    lane_of: Callable[[JobRecord], int],
+    records: Sequence[JobRecord], now: Millis, lane_of: Callable[[JobRecord], int]
 ) -> dict[str, list[Row]]:
     """The rows of each table. A pending job is ready if it is due now."""
     rows: dict[str, list[Row]] = {table: [] for table in TABLES}
@@ -145,13 +143,11 @@ def _add_past(rows: dict[str, list[Row]], job: JobRecord) -> None:
 
 
 def read_schedule_marks() -> Steps[dict[str, ScheduleMark]]:
-    """What tells whether they are the same in two stores."""
     rows = (yield sql("mark_schedules")).fetchall()
     return {name: ScheduleMark(UUID(id), *sums) for name, id, *sums in rows}
 
 
 def read_schedules(names: Sequence[str]) -> Steps[list[StoredSchedule]]:
-    """Those of the schedules that are there, with their histories."""
     text = json.encode(names).decode()
     histories: dict[str, list[StoredTick]] = {}
     for name, *entry in (yield sql("whole_histories", text)).fetchall():
@@ -163,14 +159,18 @@ def read_schedules(names: Sequence[str]) -> Steps[list[StoredSchedule]]:
 def write_schedules(schedules: Sequence[StoredSchedule], load: Load) -> Steps[None]:
     """Store them, in place of those of the same names."""
     yield from remove_schedules([each.name for each in schedules])
-    yield from load("schedule", SCHEDULE_COLUMNS, [_schedule_row(each) for each in schedules])
-    lines = [_tick_row(each.id, entry) for each in schedules for entry in each.history]
+    rows = [[_cell(getattr(each, column)) for column in SCHEDULE_COLUMNS] for each in schedules]
+    yield from load("schedule", SCHEDULE_COLUMNS, rows)
+    lines = [
+        (str(each.id), e.at, e.outcome.value, e.decided_at, _cell(e.job), e.until, e.count)
+        for each in schedules
+        for e in each.history
+    ]
     if lines:
         yield from load("tick", TICK_COLUMNS, lines)
 
 
 def delete_schedules(names: Sequence[str]) -> Steps[None]:
-    """Forget them, with their histories."""
     yield from remove_schedules(names)
 
 
@@ -191,16 +191,6 @@ def _schedule(row: Sequence[Any], history: tuple[StoredTick, ...]) -> StoredSche
     }
     values |= {flag: bool(values[flag]) for flag in SCHEDULE_FLAGS}
     return StoredSchedule(**values, history=history)
-
-
-def _schedule_row(schedule: StoredSchedule) -> tuple[object, ...]:
-    return tuple(_cell(getattr(schedule, column)) for column in SCHEDULE_COLUMNS)
-
-
-def _tick_row(schedule: UUID, entry: StoredTick) -> tuple[object, ...]:
-    return (
-        str(schedule), entry.at, entry.outcome.value, entry.decided_at, _cell(entry.job), entry.until, entry.count,
-    )  # fmt: skip
 
 
 def _cell(value: Any) -> Any:
@@ -426,9 +416,7 @@ class _Export:
     """One export; it cannot be told twice."""
 
     def __init__(self, begin: Begin, tell_schedules: TellSchedules, tell: Tell) -> None:
-        self._begin = begin
-        self._tell_schedules = tell_schedules
-        self._tell = tell
+        self._begin, self._tell_schedules, self._tell = begin, tell_schedules, tell
         self._begun = False
 
     def steps(self) -> Steps[int]:

@@ -41,7 +41,6 @@ from shigoto.model.worker import (
 
 
 def announce(now: Millis, worker: Announcement) -> Steps[None]:
-    """Register a worker, or change what it said of itself."""
     tasks = json.encode(worker.tasks).decode()
     queues = None if worker.queues is None else json.encode(worker.queues).decode()
     announced = yield sql(
@@ -126,7 +125,6 @@ def release(submit: Submit, now: Millis, rows: Sequence[Running]) -> Steps[None]
 
 
 def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:
-    """Store what running jobs say of themselves."""
     leases = sorted({(news.number, news.token) for news in reports})
     held = set((yield sql("holds", json.encode(leases).decode(), worker.bytes)).fetchall())
     kept = [news for news in reports if (news.number, news.token) in held]
@@ -150,16 +148,10 @@ def sweep(dialect: Dialect, order: SweepOrder) -> Steps[Swept]:
     pruned, walked = yield from _prune(dialect, now, order)
     yield from dialect.fold()
     return Swept(
-        expired_workers=tuple(UUID(bytes=id) for id, *_ in expired_workers),
-        shortest_lease=shortest_lease,
-        fenced=tuple(fenced),
-        rescued=tuple(rescued),
-        expired=expired,
-        unknown=tuple(sorted(set(unknown))),
-        pruned=pruned,
-        clock_step=clock_step,
-        more=order.batch in (len(rescued), expiries, len(unknown)) or walked,
-    )
+        expired_workers=tuple(UUID(bytes=id) for id, *_ in expired_workers), shortest_lease=shortest_lease,
+        fenced=tuple(fenced), rescued=tuple(rescued), expired=expired, unknown=tuple(sorted(set(unknown))),
+        pruned=pruned, clock_step=clock_step, more=order.batch in (len(rescued), expiries, len(unknown)) or walked,
+    )  # fmt: skip
 
 
 def any_freed(rescued: Sequence[Rescued]) -> bool:
@@ -206,14 +198,9 @@ def _rescue(submit: Submit, now: Millis, batch: int, with_one_job: frozenset[byt
     for row in rows.values():
         worker, name, isolates = orphans[row.number]
         ended = orphaned(
-            row.number,
-            row.token,
-            row.queue,
-            row.held.counters,
-            worker=name,
-            isolates=bool(isolates),
+            row.number, row.token, row.queue, row.held.counters, worker=name, isolates=bool(isolates),
             only=worker in with_one_job,
-        )
+        )  # fmt: skip
         # The token counts as settled only when its worker settled it: a late answer must hear that it was lost.
         ends.append((row, ended, row.settled_token))
     moves = yield from move(submit, now, ends)

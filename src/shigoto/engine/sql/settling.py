@@ -150,20 +150,10 @@ def _read_waiting(row: Sequence[Any]) -> Waiting:
     number, lane, lane_alone, alone, priority, run_at, expires_at, queue, task, id = row[:10]
     token, settled_token = row[10:12]
     return Waiting(
-        number=number,
-        lane=lane,
-        lane_alone=bool(lane_alone),
-        alone=bool(alone),
-        priority=priority,
-        run_at=run_at,
-        expires_at=expires_at,
-        token=token,
-        settled_token=settled_token,
-        counters=counters_of(row[12:]),
-        queue=_text(queue),
-        task=_text(task),
-        id=UUID(bytes=id),
-    )
+        number=number, lane=lane, lane_alone=bool(lane_alone), alone=bool(alone), priority=priority, run_at=run_at,
+        expires_at=expires_at, token=token, settled_token=settled_token, counters=counters_of(row[12:]),
+        queue=_text(queue), task=_text(task), id=UUID(bytes=id),
+    )  # fmt: skip
 
 
 def _text(value: str | bytes) -> str:
@@ -245,30 +235,14 @@ def _running(text: str | bytes, notices: int | None) -> dict[tuple[int, int], Ru
         number, token, claimed_at = row[:3]
         max_failures, max_crashes, cancel_requested_at, superseded = row[9:13]
         lane, priority, run_at, expires_at, settled_token, queue, task, id, lane_alone, alone = row[13:]
+        cancelled = cancel_requested_at is not None
+        held = Held(counters_of(row[3:9]), max_failures, max_crashes, cancelled, bool(superseded))
         running[number, token] = Running(
-            number=number,
-            token=token,
-            claimed_at=claimed_at,
-            held=Held(
-                counters_of(row[3:9]),
-                max_failures,
-                max_crashes,
-                cancel_requested_at is not None,
-                bool(superseded),
-            ),
-            cancel_requested_at=cancel_requested_at,
-            lane=lane,
-            lane_alone=bool(lane_alone),
-            alone=bool(alone),
-            priority=priority,
-            run_at=run_at,
-            expires_at=expires_at,
-            settled_token=settled_token,
-            queue=queue,
-            task=task,
-            id=UUID(id),
+            number=number, token=token, claimed_at=claimed_at, held=held, cancel_requested_at=cancel_requested_at,
+            lane=lane, lane_alone=bool(lane_alone), alone=bool(alone), priority=priority, run_at=run_at,
+            expires_at=expires_at, settled_token=settled_token, queue=queue, task=task, id=UUID(id),
             noticed=bool(notices),
-        )
+        )  # fmt: skip
     return running
 
 
@@ -339,17 +313,9 @@ def _done(
 
 def _waits_again(row: Running, to: Move, run_at: Millis, settled_token: int) -> Waiting:
     return Waiting(
-        number=row.number,
-        lane=row.lane,
-        lane_alone=row.lane_alone,
-        alone=row.alone,
-        priority=row.priority,
-        run_at=run_at,
-        expires_at=row.expires_at,
-        token=row.token,
-        settled_token=settled_token,
-        counters=to.counters,
-    )
+        number=row.number, lane=row.lane, lane_alone=row.lane_alone, alone=row.alone, priority=row.priority,
+        run_at=run_at, expires_at=row.expires_at, token=row.token, settled_token=settled_token, counters=to.counters,
+    )  # fmt: skip
 
 
 def note_progress(news: Sequence[Report | Settlement]) -> Steps[None]:

@@ -34,14 +34,7 @@ _decode_entry = json.Decoder(TickEntry).decode
 decode_pauses = json.Decoder(tuple[Pause, ...]).decode
 
 
-def time(now: Millis) -> Steps[Millis]:
-    """What time it is; whoever asks knows it before the first statement."""
-    yield from ()
-    return now
-
-
 def schedules(names: Sequence[str] | None) -> Steps[list[Schedule]]:
-    """The schedules of these names, or all of them, by name."""
     if names is None:
         rows = (yield sql("all_schedules")).fetchall()
     else:
@@ -50,7 +43,6 @@ def schedules(names: Sequence[str] | None) -> Steps[list[Schedule]]:
 
 
 def due(now: Millis, declared: Collection[str], limit: int) -> Steps[Due]:
-    """What somebody has to look at, and when there is more."""
     soonest, clock_jumped_back = yield from _soonest(now, declared)
     if soonest is None or soonest > now or not limit:
         return Due(now=now, schedules=[], next_in=None if soonest is None else max(0, soonest - now))
@@ -107,7 +99,6 @@ def tick(dialect: Dialect, now: Millis, changes: Sequence[Change]) -> Steps[list
 
 
 def remove(names: Sequence[str]) -> Steps[list[bool]]:
-    """Forget schedules and their histories."""
     known = {name for name, _, _ in (yield sql("lock_schedules", _names(names))).fetchall()}
     yield from _forget(known)
     return [name in known for name in names]
@@ -125,7 +116,6 @@ def declare(now: Millis, names: Collection[str]) -> Steps[int]:
 
 
 def history(name: str, before: Millis | None, limit: int) -> Steps[list[TickEntry]]:
-    """The entries of a schedule, the newest first."""
     rows = (yield sql("history", name, before, limit)).fetchall()
     return [_entry(name, row) for row in rows]
 
@@ -246,37 +236,18 @@ def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:
 
 
 def _schedule(row: Sequence[Any]) -> Schedule:
+    id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to = row[:10]
+    job, errors, error, counts, created_at, declared_at, stretch, pauses = row[10:]
     try:
-        return _read(row)
-    except UNREADABLE as error:
-        raise unreadable("schedule", row[1], error) from error
-
-
-def _read(row: Sequence[Any]) -> Schedule:
-    id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job, errors = row[
-        :12
-    ]
-    error, counts, created_at, declared_at, stretch, pauses = row[12:]
-    return Schedule(
-        id=UUID(id),
-        name=name,
-        revision=revision,
-        definition=definition,
-        origin=origin,
-        paused_at=paused_at,
-        failed=bool(failed),
-        waiting_for_overlap=bool(held),
-        look_at=look_at,
-        decided_to=decided_to,
-        job=None if job is None else UUID(job),
-        errors=errors,
-        error=error,
-        counts=decode_counts(counts),
-        created_at=created_at,
-        declared_at=declared_at,
-        stretch=None if stretch is None else _decode_entry(stretch),
-        pauses=decode_pauses(pauses),
-    )
+        return Schedule(
+            id=UUID(id), name=name, revision=revision, definition=definition, origin=origin, paused_at=paused_at,
+            failed=bool(failed), waiting_for_overlap=bool(held), look_at=look_at, decided_to=decided_to,
+            job=None if job is None else UUID(job), errors=errors, error=error, counts=decode_counts(counts),
+            created_at=created_at, declared_at=declared_at,
+            stretch=None if stretch is None else _decode_entry(stretch), pauses=decode_pauses(pauses),
+        )  # fmt: skip
+    except UNREADABLE as failed_to_read:
+        raise unreadable("schedule", name, failed_to_read) from failed_to_read
 
 
 def _line(schedule: UUID, entry: TickEntry) -> tuple[object, ...]:

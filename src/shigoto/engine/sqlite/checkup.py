@@ -57,6 +57,10 @@ def look_into(*, synchronous: str, deep: bool) -> Steps[StoreFacts]:
     [clock] = (yield sql("meta", "clock")).fetchone()
     lanes = (yield sql("ready_by_lane")).fetchall()
     [orphans] = (yield sql("count_orphans")).fetchone()
+    damage: tuple[str, ...] | None = None
+    if deep:
+        rows = (yield SqlText(f"PRAGMA quick_check({MOST_DAMAGE})")).fetchall()
+        damage = tuple(text for (text,) in rows if text != "ok")
     return StoreFacts(
         journal_mode=mode,
         synchronous=synchronous,
@@ -66,7 +70,7 @@ def look_into(*, synchronous: str, deep: bool) -> Steps[StoreFacts]:
             for queue, task, alone, ready, oldest in lanes
         ),
         orphans=orphans,
-        damage=(yield from _damage()) if deep else None,
+        damage=damage,
         move=(yield from _move()),
     )
 
@@ -77,11 +81,6 @@ def _move() -> Steps[MoveFacts | None]:
         return None
     row = (yield SqlText("SELECT kind, other FROM shigoto_gate")).fetchone()
     return None if row is None else MoveFacts(kind=row[0], other=row[1])
-
-
-def _damage() -> Steps[tuple[str, ...]]:
-    rows = (yield SqlText(f"PRAGMA quick_check({MOST_DAMAGE})")).fetchall()
-    return tuple(text for (text,) in rows if text != "ok")
 
 
 def _size(path: Path) -> int:

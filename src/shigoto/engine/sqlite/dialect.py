@@ -117,7 +117,6 @@ class StoreClock:
         self.step: Millis = 0
 
     def now(self) -> Millis:
-        """Store time."""
         if self._host() == self._mark:  # as mostly, when it is asked several times in a millisecond
             return self._mark
         with self._lock:
@@ -157,7 +156,6 @@ def fold_counters() -> Steps[None]:
 
 
 def uncounted() -> Steps[dict[str, int]]:
-    """What was enqueued since the last time, by queue."""
     return dict((yield sql("uncounted")).fetchall())
 
 
@@ -188,7 +186,6 @@ def count_deleted(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
 
 
 def complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[list[Settlement]]:
-    """Complete those that this worker holds, and tell which these are."""
     written = yield from _write(now, worker, settlements)
     mine = settlements if written == len(settlements) else (yield from _held(worker, settlements))
     if not mine:

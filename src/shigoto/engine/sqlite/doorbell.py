@@ -78,7 +78,6 @@ class SqliteDoorbell:
             self._timer = self._loop.call_later(POLL, self._look)
 
     async def wait(self, timeout: float) -> bool:
-        """Return True when work may be ready, False after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._rung.wait()
@@ -88,7 +87,6 @@ class SqliteDoorbell:
         return True
 
     def close(self) -> None:
-        """Stop listening."""
         if self._timer is not None:
             self._timer.cancel()
         if self._inotify is not None:
@@ -144,8 +142,7 @@ class _Inotify:
     """Just enough of inotify(7), which the standard library does not offer."""
 
     def __init__(self, libc: ctypes.CDLL, fd: int) -> None:
-        self._libc = libc
-        self.fd = fd
+        self._libc, self.fd = libc, fd
         self._names: dict[int, str] = {}
         self._paths: dict[str, tuple[Path, int]] = {}
 

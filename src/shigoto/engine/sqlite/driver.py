@@ -46,7 +46,6 @@ from shigoto.model.errors import JobError, StoreUnavailable
 DEPTH = 4  # Session → Connection → pooled connection → sqlite3.Connection
 
 MAX_GROUP = 256
-
 _Waiting = tuple[Op[Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 T = TypeVar("T")
@@ -55,6 +54,7 @@ log = logging.getLogger("shigoto.sqlite")
 LOCK_DEADLINE = 60.0  # seconds; then somebody holds a transaction open, and waiting longer does not help
 LOCK_SUSPICION = 5.0  # seconds after which somebody should know
 BUSY = 5
+AFTERWARDS = "A step after a commit to %s failed; it is tried again after the next one."
 
 
 def unwrapped(connection: object) -> object:
@@ -95,18 +95,13 @@ class OpResult:
     __slots__ = ("error", "value")
 
     def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
-        self.value = value
-        self.error = error
+        self.value, self.error = value, error
 
 
 class DatabaseThread:
     """One thread."""
 
-    def __init__(
-        self,
-        name: str,
-        transact: Callable[[list[Op[Any]]], list[OpResult]],
-    ) -> None:
+    def __init__(self, name: str, transact: Callable[[list[Op[Any]]], list[OpResult]]) -> None:
         self._transact = transact
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._door = threading.Lock()
@@ -187,8 +182,7 @@ class Driver:
     """Transactions of one process on one file."""
 
     def __init__(self, path: Path, *, synchronous: str, prepare: Prepare, ring: Callable[[], None]) -> None:
-        self.path = path
-        self.synchronous = synchronous
+        self.path, self.synchronous = path, synchronous
         self.connections = Connections(
             path,
             open_connection=lambda: self.patiently(lambda: file.connect(path, synchronous=synchronous)),
@@ -278,9 +272,8 @@ class Driver:
                 theirs.block.rings = True
             return value
         except BaseException as error:
-            if (
-                theirs.in_transaction
-            ):  # else SQLite has rolled everything back by itself, as when the disk is full
+            # Else SQLite has rolled everything back by itself, as when the disk is full.
+            if theirs.in_transaction:
                 execute(theirs, SqlText("ROLLBACK TO shigoto"))
             if isinstance(error, sqlite3.IntegrityError) and (moved := file.refusal(error)):
                 raise moved from error
@@ -300,7 +293,6 @@ class Driver:
         return value
 
     def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
-        """A transaction for somebody's own statements, which `last` ends."""
         return Block(self, last, limit)
 
     def prepare(self, *, may_migrate: bool = True) -> None:
@@ -311,7 +303,6 @@ class Driver:
             raise file.wrapped(error, self.path) from error
 
     def close(self) -> None:
-        """Stop the threads and close every connection."""
         for thread in (self._writer, self._reader):
             if thread is not None:
                 thread.stop()
@@ -331,9 +322,8 @@ class Driver:
         """Run ops together and answer for each; if the group fails, each is run again by itself."""
         try:
             return self._group(ops)
-        except (
-            StoreUnavailable
-        ) as error:  # nobody can write: trying each by itself would only take as many times longer
+        except StoreUnavailable as error:
+            # Nobody can write: trying each by itself would only take as many times longer.
             return [OpResult(error=error) for _ in ops]
         except Exception as error:
             if len(ops) == 1:
@@ -393,14 +383,9 @@ class Driver:
                 if op.committed is not None:
                     op.committed(value)
                 ring = ring or (op.rings is not None and op.rings(value))
-            if ring:
-                self._ring()
-            if self._checkpointer.due():
-                self._checkpoint_beside(connection)
+            self.wrote(ring=ring, connection=connection)
         except Exception:
-            log.exception(
-                "A step after a commit to %s failed; it is tried again after the next one.", self.path
-            )
+            log.exception(AFTERWARDS, self.path)
 
     def _checkpoint(self) -> None:
         try:
@@ -413,17 +398,18 @@ class Driver:
         with self.connections.lend_another() as other:
             self._checkpointer.run(connection, self._begin, other)
 
-    def wrote(self, *, ring: bool) -> None:
-        """Do what follows the commit of a block."""
+    def wrote(self, *, ring: bool, connection: sqlite3.Connection | None = None) -> None:
+        """Ring and checkpoint after a commit: on this connection, which has the turn to write, or with a new turn."""
         try:
             if ring:
                 self._ring()
             if self._checkpointer.due():
-                self._checkpoint()
+                if connection is None:
+                    self._checkpoint()
+                else:
+                    self._checkpoint_beside(connection)
         except Exception:
-            log.exception(
-                "A step after a commit to %s failed; it is tried again after the next one.", self.path
-            )
+            log.exception(AFTERWARDS, self.path)
 
     @contextmanager
     def _turn_to_write(self) -> Generator[None]:
@@ -471,10 +457,6 @@ class Driver:
         )
 
 
-def _execute_on(connection: sqlite3.Connection, text: str, values: Sequence[Any]) -> sqlite3.Cursor:
-    return execute(connection, SqlText(text, values))
-
-
 def _merged(ops: list[Op[Any]], indexes: list[int]) -> list[tuple[Op[Any], list[int]]]:
     """The ops to run, and for each whose it is: those that can be done at once become one."""
     same: dict[object, list[int]] = {}
@@ -485,6 +467,10 @@ def _merged(ops: list[Op[Any]], indexes: list[int]) -> list[tuple[Op[Any], list[
         (ops[those[0]] if len(those) == 1 else merged([ops[index] for index in those]), those)
         for those in same.values()
     ]
+
+
+def _execute_on(connection: sqlite3.Connection, text: str, values: Sequence[Any]) -> sqlite3.Cursor:
+    return execute(connection, SqlText(text, values))
 
 
 def _execute_read(connection: sqlite3.Connection, command: Command) -> sqlite3.Cursor:

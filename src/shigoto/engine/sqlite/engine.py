@@ -10,7 +10,7 @@ from uuid import UUID
 from shigoto.engine.op import WRITE, Op, OpBatch
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import repairing, settling
-from shigoto.engine.sql.commands import Dialect, SqlText, Steps, sql
+from shigoto.engine.sql.commands import Dialect, SqlText, Steps, anything_new, sql, value
 from shigoto.engine.sql.engine import SqlEngine
 from shigoto.engine.sqlite import checkup, claiming, dialect, doorbell, enqueueing, file
 from shigoto.engine.sqlite.claiming import is_damage
@@ -50,7 +50,7 @@ class SqliteEngine(SqlEngine):
         self._synchronous = synchronous
         self._clock = StoreClock(clock)
         dialect = Dialect(
-            locked=lambda numbers: _value(()),  # whoever writes is alone
+            locked=lambda numbers: value(()),  # whoever writes is alone
             now_and_step=lambda: now_and_step(self._clock),
             complete=complete,
             forget=forget,
@@ -63,7 +63,7 @@ class SqliteEngine(SqlEngine):
             state_tables=STATE_TABLES,
             statement=SqlText,
         )
-        super().__init__(dialect, now=lambda: _value(self._clock.now()), watch=_watch)
+        super().__init__(dialect, now=lambda: value(self._clock.now()), watch=_watch)
         self._applied: list[str] = []
         self._driver = Driver(
             self._path,
@@ -149,18 +149,18 @@ class SqliteEngine(SqlEngine):
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         if not specs:
-            return Op(start=lambda: _value([]), mode="read")
+            return Op(start=lambda: value([]), mode="read")
         spec = specs[0]
         if len(specs) == 1 and spec.key is None:
             return Op(
                 start=lambda: enqueueing.enqueue(self._clock.now(), specs),
-                rings=_anything_new,
+                rings=anything_new,
                 batch=OpBatch("enqueue", spec, self._enqueue_several),
                 hints=SqliteHints(
                     lambda execute: enqueueing.insert_directly(self._clock.now(), spec, execute)
                 ),
             )
-        return Op(start=lambda: enqueueing.enqueue(self._clock.now(), specs), rings=_anything_new)
+        return Op(start=lambda: enqueueing.enqueue(self._clock.now(), specs), rings=anything_new)
 
     def _enqueue_several(self, specs: list[JobSpec]) -> Op[list[list[Enqueued]]]:
         def steps() -> Steps[list[list[Enqueued]]]:
@@ -192,16 +192,6 @@ class SqliteEngine(SqlEngine):
             rings=repairing.any_work,
             committed=lambda swept: self._clock.step_handled(swept.clock_step),
         )
-
-
-def _anything_new(answers: list[Enqueued]) -> bool:
-    # The first by itself: it is mostly the only one, and a generator takes longer than all the rest of this.
-    return answers[0].status != "existing" or any(answer.status != "existing" for answer in answers)
-
-
-def _value(value: T) -> Steps[T]:
-    yield from ()
-    return value
 
 
 def _watch() -> Steps[None]:

@@ -37,23 +37,26 @@ from shigoto.engine.sql.commands import Applied, load_migrations, pending
 from shigoto.model.errors import JobError, SchemaMissing, StoreError, StoreRefused, StoreUnavailable
 from shigoto.model.time import host_clock
 
-# The log is cut to this when it starts over (files.PRAGMAS), so it is longer only when it is due again. Up to there it
-# is overwritten, and to sync that takes less time than to sync a file that grows.
+# The log is cut to this when it starts over, so that it is longer only when it is due again (see `Checkpointer`). Up to
+# there it is overwritten, not extended: at `synchronous = full` a commit then takes a fifth to a third less.
 WAL_LIMIT = 8 * 1024 * 1024
 LOOK_EVERY = 0.001  # seconds
+FORK_PATIENCE = 10.0  # seconds to wait for transactions under way
+MOST = 16  # connections
 RETRY_AFTER = 1.0  # seconds; a reader with an old snapshot can keep the log from being copied whole
 
 MINIMUM_VERSION = (3, 38, 0)  # the ->> operator
-# fmt: off
 NETWORK_FILE_SYSTEMS = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs",
     "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "fuse.vmhgfs-fuse", "gfs2", "glusterfs", "gpfs", "lustre",
     "ncpfs", "nfs", "nfs4", "ocfs2", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
-})
+})  # fmt: skip
+# Errors that say something about the file and its machine, and nothing about the statement.
+PASSING = frozenset({
+    "BUSY", "CANTOPEN", "CORRUPT", "FULL", "IOERR", "LOCKED", "NOMEM", "NOTADB", "PERM", "PROTOCOL", "READONLY",
+})  # fmt: skip
 
 # The checkpoint is ours to run (see `Checkpointer`), so the automatic one is off on every connection of ours.
-# A log that starts over is cut down to its limit, so that it is longer only when it is due again (see `Checkpointer`).
-# Below that it is overwritten, not extended: at `synchronous = full` a commit then takes a fifth to a third less.
 PRAGMAS = """
 PRAGMA synchronous = {synchronous};
 PRAGMA wal_autocheckpoint = 0;
@@ -64,6 +67,9 @@ PRAGMA cache_size = -16000;
 # SQLite ignores this one inside a transaction, so that nobody could turn it on in a block. Our own tables have no
 # foreign keys; on connections of our own it stays off, in case somebody's table has one into ours.
 FOR_USERS = "PRAGMA foreign_keys = ON;"
+
+Prepare = Callable[[sqlite3.Connection, bool], None]
+Identity = tuple[int, int]
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 # Half of SQLite's own. A commit writes every page that it has touched, and a single enqueue touches three of them: it
@@ -111,9 +117,6 @@ class Checkpointer:
         # A reader is in the way: the log cannot restart now, and trying at every commit would not help.
         if copied < in_log:
             self._not_before = time.monotonic() + RETRY_AFTER
-
-
-# fmt: on
 
 
 def refuse_unfit(path: Path) -> None:
@@ -181,13 +184,8 @@ class OwnConnection(sqlite3.Connection):
 def connect(path: Path, *, synchronous: str) -> OwnConnection:
     """A connection for the engine's own use: autocommit, never waiting by itself, usable from any thread."""
     connection = sqlite3.connect(
-        path,
-        timeout=0,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=256,
-        factory=OwnConnection,
-    )
+        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256, factory=OwnConnection
+    )  # fmt: skip
     connection.executescript(pragmas(synchronous))
     return connection
 
@@ -235,14 +233,6 @@ def _in_transaction(connection: sqlite3.Connection) -> sqlite3.Connection:
             " `with transaction.atomic():` with Django. Or leave out connection=."
         )
     return connection
-
-
-# Errors that say something about the file and its machine, and nothing about the statement.
-# fmt: off
-PASSING = frozenset({
-    "BUSY", "CANTOPEN", "CORRUPT", "FULL", "IOERR", "LOCKED", "NOMEM", "NOTADB", "PERM", "PROTOCOL", "READONLY",
-})
-# fmt: on
 
 
 def is_passing(error: sqlite3.Error) -> bool:
@@ -340,13 +330,6 @@ def _applied(connection: sqlite3.Connection) -> list[Applied]:
     return [Applied(*row) for row in rows]
 
 
-MOST = 16
-FORK_PATIENCE = 10.0  # seconds to wait for transactions under way
-
-Prepare = Callable[[sqlite3.Connection, bool], None]
-Identity = tuple[int, int]
-
-
 class ConnectionUser(Protocol):
     """A handler's block, which has a connection of its own to the file."""
 
@@ -378,9 +361,7 @@ class Connections:
         in_child: Callable[[], None],
     ) -> None:
         self._path, self._name = path, str(path)
-        self._open_connection = open_connection
-        self._prepare = prepare
-        self._in_child = in_child
+        self._open_connection, self._prepare, self._in_child = open_connection, prepare, in_child
         self._prepared = False
         self._inherited = False
         self._file: Identity | None = None
@@ -585,7 +566,6 @@ class Connections:
         return any(holder.is_open and holder is not here for holder in self._holders)
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
         with self._guard:
             self._forking = False
             self._changed.notify_all()

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from shigoto.engine.movable import MoveLock
 from shigoto.engine.op import Op
-from shigoto.engine.sql.commands import SqlText, Steps, sql
+from shigoto.engine.sql.commands import SqlText, Steps, sql, value
 from shigoto.engine.sql.moving import SqlMover, Ways
 from shigoto.engine.sqlite import enqueueing
 from shigoto.model.time import Millis
@@ -44,14 +44,13 @@ COLUMNS = {("ready", "run_at"): "pos"}
 
 
 def mover(path: str, run: Callable[[Op[Any]], Any], now: Callable[[], Millis]) -> SqlMover:
-    """The file, for whoever moves it."""
     return SqlMover(
         Ways(
             shown=path,
             run=run,
-            now=lambda: _value(now()),
+            now=lambda: value(now()),
             move_lock=_move_lock,
-            alone=lambda: _value(None),  # whoever writes is
+            alone=lambda: value(None),  # whoever writes is
             shut=lambda move_lock: _shut(move_lock, path),
             open=_open,
             passing=_passing,
@@ -61,11 +60,6 @@ def mover(path: str, run: Callable[[Op[Any]], Any], now: Callable[[], Millis]) -
             submit=enqueueing.enqueue,
         )
     )
-
-
-def _value(value: Any) -> Steps[Any]:
-    yield from ()
-    return value
 
 
 def _move_lock() -> Steps[MoveLock | None]:
@@ -116,12 +110,8 @@ def _load(table: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]]) -
     names = ", ".join(COLUMNS.get((table, column), column) for column in columns)
     places = ", ".join("?" * len(columns))
     if table == "job":
-        rows = [[_as_blob(value) for value in row] for row in rows]
+        rows = [[cell.bytes if isinstance(cell, UUID) else cell for cell in row] for row in rows]
     yield SqlText(f"INSERT INTO shigoto_{table} ({names}) VALUES ({places})", rows, many=True)
-
-
-def _as_blob(value: Any) -> Any:
-    return value.bytes if isinstance(value, UUID) else value
 
 
 def _go_on_after(highest: int) -> Steps[None]:

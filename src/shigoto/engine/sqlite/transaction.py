@@ -187,16 +187,12 @@ class FetchedRows:
 
     def __init__(self, rows: list[Any], rowcount: int, lastrowid: int | None, description: Any) -> None:
         self._rows = iter(rows)
-        self.rowcount = rowcount
-        self.lastrowid = lastrowid
-        self.description = description
+        self.rowcount, self.lastrowid, self.description = rowcount, lastrowid, description
 
     async def fetchone(self) -> Any:
-        """The next row, or None."""
         return next(self._rows, None)
 
     async def fetchall(self) -> list[Any]:
-        """The rows that are left."""
         return list(self._rows)
 
 
@@ -206,20 +202,17 @@ class AwaitedConnection:
     finish: Callable[[object], None]
 
     def __init__(self, block_connection: BlockConnection, thread: "BlockThread") -> None:
-        self.block_connection = block_connection
-        self._thread = thread
+        self.block_connection, self._thread = block_connection, thread
 
     async def execute(self, statement: str, parameters: Any = (), /) -> FetchedRows:
         """Run one statement, and fetch what it finds."""
         return await self.call(lambda: _fetched(self.block_connection.execute(statement, parameters)))
 
     async def executemany(self, statement: str, parameters: Iterable[Any], /) -> FetchedRows:
-        """Run one statement for each of many rows."""
         rows = list(parameters)
         return await self.call(lambda: _fetched(self.block_connection.executemany(statement, rows)))
 
     async def call(self, action: Callable[[], T]) -> T:
-        """Do something in the block's thread."""
         return await asyncio.wrap_future(self._thread.submit(action))
 
 
@@ -263,7 +256,7 @@ class BlockThread:
                     future.set_exception(error)
                 except (
                     BaseException
-                ) as error:  # which would end the event loop, too, if it came up in a task there
+                ) as error:  # it would end the event loop, too, if it came up in a task there
                     self._break_off(error)
                     broken = JobError(f"{BROKEN} It was {type(error).__qualname__}.")
                     broken.__cause__ = error
@@ -278,9 +271,7 @@ class Block:
         self.path = driver.path
         self.rings = False  # whether what was joined to it made work ready
         self.cursors: WeakSet[BlockCursor] = WeakSet()
-        self._driver = driver
-        self._last = last
-        self._limit = limit
+        self._driver, self._last, self._limit = driver, last, limit
         self.use = Use(self)
         self._stepping = threading.Lock()  # from stage to stage
         self._ending_thread = 0
@@ -325,7 +316,6 @@ class Block:
             await to_its_end(asyncio.wrap_future(left))
 
     def give_up(self) -> None:
-        """Roll back soon: the job has ended without the block. Never waits."""
         self._given_up = True
         if self.stage == "open":
             self._watchdog.watch(self, 0.0)
@@ -466,9 +456,8 @@ class Block:
     def _meaning(self, error: sqlite3.Error) -> Exception | None:
         """What it means that the completion was not written: the file's trouble, or what the block has done to it."""
         if isinstance(error, sqlite3.IntegrityError):
-            return file.refusal(
-                error
-            )  # else what a constraint says at the commit, it says about the block's own rows
+            # Else what a constraint says at the commit, it says about the block's own rows.
+            return file.refusal(error)
         if file.is_passing(error):
             return file.wrapped(error, self.path)
         return JobError(f"The completion of the job cannot be written after what the block did: {error}")
