@@ -28,19 +28,8 @@ from typing import (
 from urllib.parse import quote
 from uuid import UUID
 
-from shigoto import enqueue
-from shigoto.bulk import (
-    BulkPlan,
-    Cancelled,
-    Redriven,
-    acarry_out,
-    cancel_plan,
-    carry_out,
-    choose_live_plan,
-    clear_plan,
-    count_plan,
-    redrive_plan,
-)
+from shigoto import bulk, enqueue
+from shigoto.bulk import BulkPlan, Cancelled, Redriven
 from shigoto.context import Context
 from shigoto.encryption import Encryption, keys_from_environment
 from shigoto.engine.open import open_engine
@@ -436,13 +425,13 @@ class Shigoto:
 
         It may have to look at all jobs; for counts by state and queue `stats` is cheap.
         """
-        plan = count_plan(self.engine, self._meant(text, filters), clock=self.now)
-        return carry_out(self.engine, plan)
+        plan = bulk.count_plan(self.engine, self._meant(text, filters), clock=self.now)
+        return bulk.carry_out(self.engine, plan)
 
     async def acount(self, text: str = "", /, **filters: Unpack[Filters]) -> int:
         """How many jobs match; see `count`."""
-        plan = count_plan(self.engine, self._meant(text, filters), clock=self.now)
-        return await acarry_out(self.engine, plan)
+        plan = bulk.count_plan(self.engine, self._meant(text, filters), clock=self.now)
+        return await bulk.acarry_out(self.engine, plan)
 
     def stats(self) -> dict[str, Counts]:
         """How many jobs each queue holds, by state."""
@@ -475,13 +464,13 @@ class Shigoto:
         jobs are left alone unless `failure_kind="crash_loop"` asks for them. A dry run changes nothing and tells which
         jobs would be retried; that a key is taken shows only when it is tried.
         """
-        return carry_out(self.engine, self._redrive_plan(text, filters, dry_run=dry_run))
+        return bulk.carry_out(self.engine, self._redrive_plan(text, filters, dry_run=dry_run))
 
     async def aredrive(
         self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]
     ) -> Redriven:
         """Retry all failed jobs that match; see `redrive`."""
-        return await acarry_out(self.engine, self._redrive_plan(text, filters, dry_run=dry_run))
+        return await bulk.acarry_out(self.engine, self._redrive_plan(text, filters, dry_run=dry_run))
 
     def cancel(
         self, text: str = "", /, *, force: bool = False, dry_run: bool = False, **filters: Unpack[Filters]
@@ -492,13 +481,15 @@ class Shigoto:
         to stop, or taken from their workers by `force`. A `limit` takes the newest. A dry run changes nothing and tells
         what would be done.
         """
-        return carry_out(self.engine, self._cancel_plan(text, filters, force=force, dry_run=dry_run))
+        return bulk.carry_out(self.engine, self._cancel_plan(text, filters, force=force, dry_run=dry_run))
 
     async def acancel(
         self, text: str = "", /, *, force: bool = False, dry_run: bool = False, **filters: Unpack[Filters]
     ) -> Cancelled:
         """Cancel all jobs that match and have not ended; see `cancel`."""
-        return await acarry_out(self.engine, self._cancel_plan(text, filters, force=force, dry_run=dry_run))
+        return await bulk.acarry_out(
+            self.engine, self._cancel_plan(text, filters, force=force, dry_run=dry_run)
+        )
 
     def clear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
         """Delete all jobs that match, with everything that is known of them: `app.clear(state="completed")`.
@@ -507,13 +498,13 @@ class Shigoto:
         cancelled, pending, or all of these. Pending jobs will then never run; processing ones are never touched.
         Returns how many were deleted, or would be in a dry run.
         """
-        plan = clear_plan(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
-        return carry_out(self.engine, plan)
+        plan = bulk.clear_plan(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
+        return bulk.carry_out(self.engine, plan)
 
     async def aclear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
         """Delete all jobs that match; see `clear`."""
-        plan = clear_plan(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
-        return await acarry_out(self.engine, plan)
+        plan = bulk.clear_plan(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
+        return await bulk.acarry_out(self.engine, plan)
 
     def pause(self, queue: str) -> None:
         """Let no worker start jobs of this queue; those that run go on."""
@@ -630,16 +621,16 @@ class Shigoto:
         return wanted(self._meant(text, filters), self.now)
 
     def _redrive_plan(self, text: str, filters: Filters, *, dry_run: bool) -> BulkPlan[Redriven]:
-        return redrive_plan(
+        return bulk.redrive_plan(
             self.engine, self._meant(text, filters), dry_run=dry_run, decoder=self.decoder, clock=self.now
         )
 
     def _cancel_plan(self, text: str, filters: Filters, *, force: bool, dry_run: bool) -> BulkPlan[Cancelled]:
         engine = self.engine
-        chosen = yield from choose_live_plan(
+        chosen = yield from bulk.choose_live_plan(
             engine, self._meant(text, filters), decoder=self.decoder, clock=self.now
         )
-        return chosen if dry_run else (yield from cancel_plan(engine, chosen, force=force))
+        return chosen if dry_run else (yield from bulk.cancel_plan(engine, chosen, force=force))
 
 
 def expect_searchable(app: Shigoto, filters: Filters) -> None:
@@ -697,7 +688,6 @@ def _entered(lifespan: Lifespan, app: "Shigoto") -> AbstractAsyncContextManager[
 
 
 def _called(fn: object) -> str:
-    """A function's name, for messages."""
     return str(getattr(fn, "__qualname__", None) or shown(fn))
 
 
@@ -748,7 +738,6 @@ def _is_file(module: str) -> bool:
 
 
 def _as_module(module: str, attribute: str) -> str:
-    """What to write instead of the path of a file."""
     dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
     is_path = module.endswith(".py") and _is_dotted(dotted)
     return f": write {dotted}:{attribute or 'app'}" if is_path else ""

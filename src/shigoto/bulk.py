@@ -26,7 +26,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.filters import Filters, wanted
 from shigoto.handle import Decode, JobHandle
 from shigoto.model.errors import JobError, JobNotFound, JobNotRetryable, KeyTaken, OptionInvalid
-from shigoto.model.job import FailureKind, Job, JobFilter, State, View
+from shigoto.model.job import FailureKind, Job, JobFilter, State
 from shigoto.model.states import DELETABLE
 from shigoto.model.text import plain_whole, shown
 from shigoto.model.time import Clock, host_clock
@@ -152,19 +152,15 @@ def _delete_batch(
     engine: Engine, numbers: Sequence[int], page: JobFilter, after_batch: AfterBatch, before: int
 ) -> BulkPlan[tuple[int, bool]]:
     """How many were deleted, and whether somebody has ended it."""
-    states = DELETABLE if page.state is None else (_whole_state(page.state),)
-    deleted = 0
+    # A view is part of pending.
+    whole = page.state if page.state is None or isinstance(page.state, State) else State.PENDING
+    states, deleted = DELETABLE if whole is None else (whole,), 0
     for start in range(0, len(numbers), BATCH):
         count: int = yield engine.delete(list(numbers[start : start + BATCH]), states)
         deleted += count
         if not after_batch(before + deleted):
             return deleted, True
     return deleted, False
-
-
-def _whole_state(state: State | View) -> State:
-    """The state that a view is part of."""
-    return state if isinstance(state, State) else State.PENDING
 
 
 def choose_live_plan(

@@ -4,27 +4,11 @@ A handler asks for it by a first parameter annotated `Context`, or anywhere belo
 does no I/O: the handler writes into `Signals` and reads from it, and the worker carries it to and from the store. A
 checkpoint, a transaction and a fan-out go to the store themselves, through the `JobServices`, because the handler must
 know that they have arrived.
-
-    JobLog      the log of the run, on its way to the store
-    Signals     what a run and its worker tell each other
-    RunOutcome  the ways to end a run other than by returning, to be raised by the handler; what each means for the job
-                is decided by `worker/endings.py`
-    FanOut      one child job for each tenant
-    Context     all of that, for the handler
 """
 
 import logging
 from collections import Counter, deque
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Sequence,
-    Set,
-)
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import islice
@@ -359,7 +343,7 @@ def _batches(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:
         yield some
 
 
-async def _abatches(tenants: Iterable[Tenant] | AsyncIterable[Tenant]) -> AsyncIterator[list[Tenant]]:
+async def _abatches(tenants: Iterable[Tenant] | AsyncIterable[Tenant]) -> AsyncIterable[list[Tenant]]:
     if not isinstance(tenants, AsyncIterable):
         for some in _batches(tenants):
             yield some

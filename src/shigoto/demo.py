@@ -40,7 +40,7 @@ BURST = 150  # jobs
 Calls = list[Call[Any]]
 
 
-class Payload(Struct, frozen=True, kw_only=True):
+class Payload(Struct, frozen=True):
     """What a job of a built-in task may carry; nothing of it is needed, unless `validation_mode` is strict."""
 
     user_id: int | None = None
@@ -82,14 +82,7 @@ def by_field(handler: Handler[R]) -> Callable[..., Coroutine[Any, Any, R]]:
         validation_mode: str = "",
     ) -> R:
         return await handler(
-            Payload(
-                user_id=user_id,
-                user_data=user_data,
-                additional_properties=additional_properties,
-                message=message,
-                recipients=recipients,
-                validation_mode=validation_mode,
-            )
+            Payload(user_id, user_data, additional_properties, message, recipients, validation_mode)
         )
 
     # By its names a child process finds it, and people know it; but its parameters are the fields, not the handler's.
@@ -149,10 +142,9 @@ class Export(Struct):
 
 def declare(app: Shigoto) -> None:
     """Make the four tasks the app's own."""
-    app.task(retry=RETRY)(by_field(user_created))
-    app.task(retry=RETRY)(by_field(data_analysis))
-    app.task(retry=RETRY)(by_field(email_notification))
-    app.task(retry=RETRY)(by_field(data_export))
+    handlers: list[Handler[Any]] = [user_created, data_analysis, email_notification, data_export]
+    for handler in handlers:
+        app.task(retry=RETRY)(by_field(handler))
 
 
 async def user_created(payload: Payload) -> Welcome:

@@ -280,29 +280,25 @@ class Redaction(Struct, frozen=True):
 
     def checkpoint(self, written: str, most: int) -> str:
         """A checkpoint, for the next run. Raises PayloadTooLarge."""
-        if self.box is None:
-            return written
-        encrypted = self.box.encrypt("checkpoint", written)
-        if len(encrypted) > most:
-            raise PayloadTooLarge(
-                f"The checkpoint has {len(encrypted):,} bytes when it is encrypted, of {most:,}."
-            )
-        return encrypted
+        return self._sealed("checkpoint", written, most, PayloadTooLarge)
 
     def result(self, written: str, most: int) -> str:
         """What the run returns. Raises ResultInvalid."""
-        if self.box is None:
-            return written
-        encrypted = self.box.encrypt("result", written)
-        if len(encrypted) > most:
-            raise ResultInvalid(f"The result has {len(encrypted):,} bytes when it is encrypted, of {most:,}.")
+        return self._sealed("result", written, most, ResultInvalid)
+
+    def _sealed(self, field: Field, written: str, most: int, refusal: type[Exception]) -> str:
+        encrypted = written if self.box is None else self.box.encrypt(field, written)
+        if self.box is not None and len(encrypted) > most:
+            raise refusal(f"The {field} has {len(encrypted):,} bytes when it is encrypted, of {most:,}.")
         return encrypted
 
     def settlement(self, settlement: Settlement, most: int, *, typed: bool = True) -> Settlement:
         """The end of the run; its progress and log lines were redacted before. Errors begin with their type if they are
         `typed`: those of others may begin with anything. Raises ResultInvalid."""
         result, error, trace = settlement.result, settlement.error, settlement.traceback
-        about = _type_of(error) if typed and settlement.ending is not Ending.CANCELLED else None
+        # The type of an error tells people enough to look further, and is no secret.
+        found = _TYPE.match(error) if error and typed and settlement.ending is not Ending.CANCELLED else None
+        about = None if found is None else found[1]
         return structs.replace(
             settlement,
             result=None if result is None else self.result(result, most),
@@ -330,9 +326,3 @@ def unredacted(
     payload = lease.payload if box is None else box.open("payload", lease.payload)
     hide = hider(payload, secrets, defaults) if secrets else None
     return payload, None if box is None and hide is None else Redaction(box, hide)
-
-
-def _type_of(error: str | None) -> str | None:
-    """The type of an error, which tells people enough to look further, and is no secret."""
-    found = None if error is None else _TYPE.match(error)
-    return None if found is None else found[1]

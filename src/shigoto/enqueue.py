@@ -20,16 +20,7 @@ from msgspec.structs import replace
 from shigoto.codec import encode_json
 from shigoto.encryption import KEY_FILE, KEYS, Encryption
 from shigoto.handle import Decode, JobHandle, on_event_loop
-from shigoto.model.errors import (
-    EncryptionKeyMissing,
-    OptionInvalid,
-    PayloadInvalid,
-    PayloadTooLarge,
-    StoreError,
-    UnknownTask,
-    Unsupported,
-    nearest,
-)
+from shigoto.model import errors
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import Enqueued, JobSpec
 from shigoto.model.secrets import ENVELOPE_MARK
@@ -105,7 +96,7 @@ def encrypted(spec: JobSpec, keys: Encryption) -> JobSpec:
     """The job with its arguments encrypted. Raises PayloadTooLarge: limits hold for what is stored."""
     payload = keys.encrypt(spec.payload, spec, "payload")
     if len(payload) > MAX_PAYLOAD:
-        raise PayloadTooLarge(
+        raise errors.PayloadTooLarge(
             f"task {spec.task!r}: the arguments: {len(payload):,} bytes when encrypted are over the limit of"
             f" {MAX_PAYLOAD:,}."
         )
@@ -115,7 +106,7 @@ def encrypted(spec: JobSpec, keys: Encryption) -> JobSpec:
 def expect_keys(route: Route) -> None:
     """Raise EncryptionKeyMissing for a call that must be encrypted, and cannot be. A test has no need of keys."""
     if not route.app.is_lent:
-        raise EncryptionKeyMissing(
+        raise errors.EncryptionKeyMissing(
             f"task {route.spec.task!r} says encrypt=True, and this process has no key. Give it the keys by"
             f" Shigoto(encryption=…), ${KEYS} or ${KEY_FILE}."
         )
@@ -169,7 +160,7 @@ def enqueue_many(app: "Shigoto", calls: Iterable[Call[R]]) -> list[JobHandle[R]]
             if on_event_loop():
                 _warn_of_blocking()
             return batch.stored(batch.engine.run(op))
-    except StoreError as error:
+    except errors.StoreError as error:
         return batch.not_stored(error)
 
 
@@ -184,7 +175,7 @@ async def aenqueue_many(app: "Shigoto", calls: Iterable[Call[R]]) -> list[JobHan
             if batch.connection is not None:
                 return batch.stored(await batch.engine.ajoin(batch.connection, op))
             return batch.stored(await batch.engine.arun(op))
-    except StoreError as error:
+    except errors.StoreError as error:
         return batch.not_stored(error)
 
 
@@ -208,10 +199,10 @@ class _Batch(Generic[R]):
             for call, at in zip(self.calls, answers, strict=True)
         ]
 
-    def not_stored(self, error: StoreError) -> list[JobHandle[R]]:
+    def not_stored(self, error: errors.StoreError) -> list[JobHandle[R]]:
         """Raise, unless every call prefers a line in the log; what can never work is always an error."""
         logs = all(call.route.options.on_error == "log" for call in self.calls)
-        if not logs or isinstance(error, Unsupported):
+        if not logs or isinstance(error, errors.Unsupported):
             raise error
         for spec in self.specs:
             logger.error("Job %s (%s) was not enqueued and is given up: %s", spec.id, spec.task, error)
@@ -222,7 +213,6 @@ class _Batch(Generic[R]):
 
 
 def _checked(app: "Shigoto", calls: Iterable[Call[R]]) -> tuple[Call[R], ...]:
-    """The calls, if they can be stored together."""
     _expect_several(calls)
     checked = tuple(calls)
     last: Route | None = None
@@ -232,22 +222,24 @@ def _checked(app: "Shigoto", calls: Iterable[Call[R]]) -> tuple[Call[R], ...]:
         if call.route is last:
             continue
         if call.route.app is not app:
-            raise OptionInvalid(f"{call!r} belongs to another app: enqueue it there.")
+            raise errors.OptionInvalid(f"{call!r} belongs to another app: enqueue it there.")
         if last is not None and call.route.options.connection is not last.options.connection:
-            raise OptionInvalid("Jobs are enqueued together on one connection, but these name several.")
+            raise errors.OptionInvalid(
+                "Jobs are enqueued together on one connection, but these name several."
+            )
         last = call.route
     return checked
 
 
 def _expect_several(calls: object) -> None:
     if not isinstance(calls, Iterable):
-        raise OptionInvalid(f"enqueue_many takes a list of calls, not {shown(calls)}.")
+        raise errors.OptionInvalid(f"enqueue_many takes a list of calls, not {shown(calls)}.")
 
 
 def expect_call(taker: str, call: object) -> None:
     """Raise OptionInvalid if somebody has handed in something else to whoever takes calls, such as a task."""
     if not isinstance(call, Call):
-        raise OptionInvalid(f"{taker} takes calls, not {shown(call)}: use task.call(...) to make one.")
+        raise errors.OptionInvalid(f"{taker} takes calls, not {shown(call)}: use task.call(...) to make one.")
 
 
 def enqueue_by_name(
@@ -295,9 +287,9 @@ def _checked_name(name: object, payload: object) -> str:
     """The name, plain. What no type checker has seen is refused before it is used."""
     plain = plain_text(name)
     if plain is None:
-        raise OptionInvalid(f"The name of a task must be a string, not {shown(name)}.")
+        raise errors.OptionInvalid(f"The name of a task must be a string, not {shown(name)}.")
     if not isinstance(payload, Mapping):
-        raise PayloadInvalid(
+        raise errors.PayloadInvalid(
             f"task {shown(plain)}: the arguments must be a mapping of names to values, not {shown(payload)}."
         )
     return plain
@@ -306,15 +298,15 @@ def _checked_name(name: object, payload: object) -> str:
 def _forgiving(options: CallOptions) -> AbstractContextManager[None]:
     # Where the store cannot even be asked who knows the task, the enqueue that follows fails too, and is
     # logged.
-    return suppress(StoreError) if options.get("on_error") == "log" else nullcontext()
+    return suppress(errors.StoreError) if options.get("on_error") == "log" else nullcontext()
 
 
 def _expect_known(app: "Shigoto", name: str, workers: list[WorkerRecord]) -> None:
     advertised = {task for worker in workers for task in worker.tasks}
     if name not in advertised:
-        raise UnknownTask(
+        raise errors.UnknownTask(
             f"No task is called {shown(name)}, neither in this app nor by any live worker."
-            f"{nearest(name, advertised | set(app.tasks))}"
+            f"{errors.nearest(name, advertised | set(app.tasks))}"
             " Start a worker that has it, or pass allow_unknown=True to let the job wait for one."
         )
 
@@ -324,7 +316,7 @@ def _unchecked_call(app: "Shigoto", name: str, payload: Mapping[str, Any], optio
     changes = check_call_options(options, where=where)
     resolved = lay_call_over(app.options, changes, where=where, stoppable=False)
     if ENVELOPE_MARK in payload:
-        raise PayloadInvalid(
+        raise errors.PayloadInvalid(
             f"{where}: no argument can be called {ENVELOPE_MARK!r}, by which encrypted ones are known."
         )
     encrypts = resolved.encrypt is not False

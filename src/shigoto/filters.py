@@ -106,7 +106,8 @@ def wanted(filters: Filters, clock: Clock = host_clock) -> JobFilter:
             raise OptionInvalid(
                 f"There is no filter {shown(name)}.{nearest(name, tuple(Filters.__annotations__))}"
             )
-    kind = filters.get("failure_kind")
+    kind, worker = filters.get("failure_kind"), plain_id(filters.get("worker"))
+    args = {check_path(path): value for path, value in arguments_of(filters).items()}
     return JobFilter(
         state=_state_of(filters),
         queue=_text_of("queue", filters),
@@ -115,10 +116,10 @@ def wanted(filters: Filters, clock: Clock = host_clock) -> JobFilter:
         key=_text_of("key", filters),
         tenant=_text_of("tenant", filters),
         failure_kind=None if kind is None else parse_kind(kind),
-        worker=_worker_of(filters),
+        worker=_text_of("worker", filters) if worker is None else str(worker),
         error=_text_of("error", filters),
         since=_since_of(filters, clock),
-        args=_args_of(filters),
+        args=tuple((path, argument_text(path, value)) for path, value in args.items()),
         before=_before_of(filters),
         limit=_limit_of(filters),
     )
@@ -212,11 +213,6 @@ def _text_of(
     return storable(name, text)
 
 
-def _worker_of(filters: Filters) -> str | None:
-    id = plain_id(filters.get("worker"))
-    return _text_of("worker", filters) if id is None else str(id)
-
-
 def _since_of(filters: Filters, clock: Clock) -> Millis | None:
     since = filters.get("since")
     if since is None:
@@ -226,22 +222,18 @@ def _since_of(filters: Filters, clock: Clock) -> Millis | None:
     return instant(since, "since")
 
 
-def _args_of(filters: Filters) -> tuple[tuple[str, str], ...]:
-    args = {check_path(path): value for path, value in arguments_of(filters).items()}
-    return tuple((path, argument_text(path, value)) for path, value in args.items())
-
-
 def arguments_of(filters: Filters) -> Mapping[object, object]:
     """The arguments that are asked for, by their paths. Raises OptionInvalid for what is no mapping."""
     args: object = filters.get("args")
     if args is None:
         return {}
-    if not _is_mapping(args):
+    if not is_mapping(args):
         raise OptionInvalid(f'args takes paths and values, such as {{"store": 7}}, not {shown(args)}.')
     return args
 
 
-def _is_mapping(value: object) -> TypeGuard[Mapping[object, object]]:
+def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    """Whether it has values by their names."""
     return isinstance(value, Mapping)
 
 
@@ -288,10 +280,8 @@ def write_filter(filters: Filters) -> str:
     for name, value in filters.items():
         if name == "args" and value is not None:
             args = filters.get("args") or {}
-            terms += [
-                f"args.{_written_path(path)}:{_written(argument_text(path, arg))}"
-                for path, arg in args.items()
-            ]
+            for path, arg in args.items():
+                terms.append(f"args.{_written(path, _PLAIN_PATH)}:{_written(argument_text(path, arg))}")
         elif value is not None and name not in ("before", "limit"):
             terms.append(f"{'kind' if name == 'failure_kind' else name}:{_written(_value_text(value))}")
     return " ".join(terms)
@@ -329,7 +319,6 @@ def words_of(line: str) -> list[str]:
 
 
 def _add(found: dict[str, Any], word: str) -> None:
-    """Read one term into what was found so far."""
     name, path, value = _taken_apart(word)
     if name == "args":
         args: dict[str, Scalar] = found.setdefault("args", {})
@@ -436,14 +425,8 @@ def _value_text(value: object) -> str:
     return value.value if isinstance(value, State | FailureKind) else str(value)
 
 
-def _written(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else _quoted(text)
-
-
-def _written_path(path: str) -> str:
-    return path if _PLAIN_PATH.fullmatch(path) else _quoted(path)
-
-
-def _quoted(text: str) -> str:
+def _written(text: str, plain: re.Pattern[str] = _PLAIN) -> str:
+    if plain.fullmatch(text):
+        return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

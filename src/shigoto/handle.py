@@ -19,19 +19,7 @@ from msgspec import Struct
 from shigoto.encryption import Encryption, opened
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
-from shigoto.model.errors import (
-    EncryptionKeyMissing,
-    Forbidden,
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    JobNotFound,
-    JobNotRetryable,
-    KeyTaken,
-    OptionInvalid,
-    ResultPruned,
-    ResultTimeout,
-)
+from shigoto.model import errors
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Attempt, Enqueued, FailureKind, Job, JobFilter, JobSpec, LoggedLine, State
 from shigoto.model.secrets import is_masked, without_key
@@ -127,7 +115,7 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
             if isinstance(self._engine, Foresees):
                 self._engine.expect_end(self.id)
             [job] = self._engine.run(self._engine.get([self.id]))
-            if self._ended(job):
+            if job is None or job.state.terminal:
                 result: R_co = self._result(job)
                 return result
             time.sleep(wait)
@@ -141,7 +129,7 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
             if isinstance(self._engine, Foresees):
                 await self._engine.aexpect_end(self.id)
             [job] = await self._engine.arun(self._engine.get([self.id]))
-            if self._ended(job):
+            if job is None or job.state.terminal:
                 result: R_co = self._result(job)
                 return result
             await asyncio.sleep(wait)
@@ -203,22 +191,19 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
             wait = min(wait * 2, LONGEST_PAUSE)
         yield 0
 
-    def _ended(self, job: Job | None) -> bool:
-        return job is None or job.state.terminal
-
     def _result(self, job: Job | None) -> Any:
         if job is None:
-            raise ResultPruned(
+            raise errors.ResultPruned(
                 f"Job {self.id} is not in the store: its retention has passed, or it never was there."
             )
         name = _called(job)
         if job.state is State.CANCELLED:
-            raise JobCancelled(f"{name} was cancelled, so it has no result.")
+            raise errors.JobCancelled(f"{name} was cancelled, so it has no result.")
         if job.failure_kind is FailureKind.EXPIRED:
-            raise JobExpired(f"{name} expired before a worker could start it.")
+            raise errors.JobExpired(f"{name} expired before a worker could start it.")
         if job.state is State.FAILED:
             error = "no error was recorded" if job.error is None else self._readable(job, job.error)
-            raise JobFailed(f"{name} failed ({job.failure_kind}): {error}")
+            raise errors.JobFailed(f"{name} failed ({job.failure_kind}): {error}")
         if job.result is None:
             return None
         result = opened(self._keys, job.result, job, "result")
@@ -228,12 +213,12 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         """What is said of a failure must not depend on a key."""
         try:
             return opened(self._keys, error, job, "error")
-        except EncryptionKeyMissing:
+        except errors.EncryptionKeyMissing:
             return without_key(error)
 
-    def _timed_out(self, timeout: float | timedelta | None) -> ResultTimeout:
+    def _timed_out(self, timeout: float | timedelta | None) -> errors.ResultTimeout:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        return ResultTimeout(f"Job {self.id} has not ended within {seconds} s; it goes on by itself.")
+        return errors.ResultTimeout(f"Job {self.id} has not ended within {seconds} s; it goes on by itself.")
 
 
 def found(
@@ -292,19 +277,19 @@ def _retry_op(engine: Engine, job_id: UUID) -> Op[None]:
             raise not_retryable(_called(job), job.state)
         try:
             yield from engine.retry([job_id]).start()
-        except KeyTaken as error:
+        except errors.KeyTaken as error:
             raise (yield from _key_taken(engine, job)) from error
 
     return Op(start=steps, rings=_always)
 
 
-def _key_taken(engine: Engine, job: Job) -> Steps[KeyTaken]:
+def _key_taken(engine: Engine, job: Job) -> Steps[errors.KeyTaken]:
     """Who has the key now; the newest jobs with it are looked at, of which one is alive."""
     jobs = yield from engine.find(JobFilter(key=job.key, tenant=job.tenant)).start()
     holder = next(
         (f"{_called(each)}, which is {each.state}," for each in jobs if not each.state.terminal), "another"
     )
-    return KeyTaken(
+    return errors.KeyTaken(
         f"{_called(job)} cannot be retried: {holder} holds its unique key {job.key!r} now."
         " Wait until that one has ended, or cancel it."
     )
@@ -329,12 +314,12 @@ def rerun_op(
             return Enqueued(made.id, made.number, "existing")
         job = yield from _stored(engine, job_id)
         if not job.state.terminal:
-            raise JobNotRetryable(
+            raise errors.JobNotRetryable(
                 f"{_called(job)} is {job.state}; only jobs that have ended can be rerun."
                 " Wait until it has, or enqueue another one."
             )
         if engine.capabilities.served and is_masked(job.payload, job.meta):
-            raise Forbidden(
+            raise errors.Forbidden(
                 f"{_called(job)} has secret arguments, which this token may not see, so that they cannot be given to a"
                 " new job. Use a token with the scope admin, or rerun it where the store is."
             )
@@ -377,7 +362,9 @@ def _seconds(timeout: object) -> float:
     if isinstance(timeout, timedelta):
         return timeout.total_seconds()
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout != timeout:
-        raise OptionInvalid(f"timeout must be a timedelta or a number of seconds, not {shown(timeout)}.")
+        raise errors.OptionInvalid(
+            f"timeout must be a timedelta or a number of seconds, not {shown(timeout)}."
+        )
     try:
         return float(timeout)
     except OverflowError:
@@ -388,5 +375,7 @@ def _called(job: Job) -> str:
     return f"Job #{job.number} ({job.task}, {job.id})"
 
 
-def _not_found(job_id: UUID) -> JobNotFound:
-    return JobNotFound(f"There is no job {job_id}: it never was in this store, or its retention has passed.")
+def _not_found(job_id: UUID) -> errors.JobNotFound:
+    return errors.JobNotFound(
+        f"There is no job {job_id}: it never was in this store, or its retention has passed."
+    )

@@ -104,9 +104,8 @@ class CallOptions(TypedDict, total=False):
 
 
 Changes = dict[str, Any]
-Read = Callable[
-    [str, Any], Any
-]  # gives an option in that currency, from its name and value; or OptionInvalid
+# Gives an option in that currency, from its name and value. Raises OptionInvalid.
+Read = Callable[[str, Any], Any]
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -441,20 +440,12 @@ def _flag(option: str, value: object) -> bool:
     return value
 
 
-def _max_crashes(option: str, value: object) -> int | None:
-    return None if value is None else whole(option, value, 1, MAX_CRASHES)
-
-
 def _duration_or_none(option: str, value: Duration | None) -> Millis | None:
     return None if value is None else duration(value, option)
 
 
 def _expires(option: str, value: Duration | datetime | None) -> Millis | None:
     return instant(value, option) if isinstance(value, datetime) else _duration_or_none(option, value)
-
-
-def _key(option: str, value: object) -> str | None:
-    return None if value is None else text(option, value, MAX_KEY)
 
 
 def _tags(option: str, value: object) -> str | None:
@@ -501,7 +492,7 @@ _TASK: dict[str, Read] = {
     "executor": lambda option, value: choice(option, value, get_args(Executor)),
     "exclusive": _flag,
     "expires": _duration_or_none,
-    "max_crashes": _max_crashes,
+    "max_crashes": lambda option, value: None if value is None else whole(option, value, 1, MAX_CRASHES),
     "tags": _tags,
     "encrypt": _flag,
 }
@@ -515,7 +506,7 @@ _CALL: dict[str, Read] = {
     "delay": lambda option, value: duration(value, option),
     "run_at": lambda option, value: instant(value, option),
     "expires": _expires,
-    "key": _key,
+    "key": lambda option, value: None if value is None else text(option, value, MAX_KEY),
     "key_mode": lambda option, value: choice(option, value, KEY_MODES),
     "tenant": lambda option, value: text(option, value, MAX_TENANT),
     "meta": _meta,

@@ -85,18 +85,13 @@ def expect_settings(settings: QueueSettings) -> QueueSettings:
 
 def _expect_settings(fields: Mapping[str, object]) -> None:
     for name, value in fields.items():
-        _expect_setting(name, value)
-
-
-def _expect_setting(name: str, value: object) -> None:
-    if name == "paused":
-        valid = isinstance(value, bool)
-    elif name == "max_pending":
-        valid = value is None or (isinstance(value, int) and 1 <= value <= MOST_PENDING)
-    else:
-        valid = value is None or (isinstance(value, int) and 0 <= value <= LONGEST)
-    if name not in SETTINGS or not valid or (isinstance(value, bool) and name != "paused"):
-        raise OptionInvalid(f"{name} of a queue cannot be {shown(value)}.")
+        low, high = (1, MOST_PENDING) if name == "max_pending" else (0, LONGEST)
+        if name == "paused" or isinstance(value, bool):
+            valid = name == "paused" and isinstance(value, bool)
+        else:
+            valid = value is None or (isinstance(value, int) and low <= value <= high)
+        if name not in SETTINGS or not valid:
+            raise OptionInvalid(f"{name} of a queue cannot be {shown(value)}.")
 
 
 def _queue(settings: QueueSettings, counts: Counts) -> Queue:
@@ -154,14 +149,10 @@ def tick_within_limits(engine: Engine, changes: Sequence[Change]) -> Op[list[Cha
     return extended(inner, steps)
 
 
-def _limits(engine: Engine) -> Steps[dict[str, int]]:
-    settings = yield from engine.settings().start()
-    return {each.name: each.max_pending for each in settings if each.max_pending is not None}
-
-
 def _expect_room(engine: Engine, specs: Sequence[JobSpec], leaving: Sequence[UUID] = ()) -> Steps[None]:
     """`leaving` are jobs that make room for these."""
-    limits = yield from _limits(engine)
+    settings = yield from engine.settings().start()
+    limits = {each.name: each.max_pending for each in settings if each.max_pending is not None}
     limited = [spec for spec in specs if spec.queue in limits]
     if not limited:
         return

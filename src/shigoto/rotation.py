@@ -98,7 +98,11 @@ class Rotation:
             for portion in _portions(self._anew(found)):
                 met = True
                 self._changed += self._patiently(registry.reencrypt(portion))
-            self._page = _next_page(self._page, sum(len(each.text) for each in found), self._most)
+            size = sum(len(each.text) for each in found)
+            if size > ROOM:  # no more at once than there is room for, if the next envelopes have this size
+                self._page = max(1, self._page * ROOM // size)
+            elif size < ROOM // 4:
+                self._page = min(self._most, self._page * 2)
             self._at = to
             self._tell(self._told())
         return met
@@ -184,10 +188,3 @@ def _portions(changes: Iterable[ReencryptedText]) -> Iterator[list[ReencryptedTe
         portion.append(change)
     if portion:
         yield portion
-
-
-def _next_page(page: int, size: int, most: int) -> int:
-    """How many jobs to read next, if the envelopes of so many had this size: no more at once than there is room for."""
-    if size > ROOM:
-        return max(1, page * ROOM // size)
-    return min(most, page * 2) if size < ROOM // 4 else page

@@ -36,14 +36,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.text import storable
 from shigoto.model.time import to_datetime
 from shigoto.model.worker import LEASE, POLL, STOP_TIMEOUT
-from shigoto.observe.events import (
-    SchedulerDegraded,
-    SchedulerRecovered,
-    SchedulerStarted,
-    SchedulerStopped,
-    SchedulerStopping,
-    SchedulesDeclared,
-)
+from shigoto.observe import events
 from shigoto.observe.log import log_events, some_of
 from shigoto.observe.store_gauges import GaugeValue
 from shigoto.worker.claimer import Listener
@@ -248,9 +241,9 @@ class Scheduler(Runnable[SchedulerExit]):
         bus = self._app.bus
         log_events(bus)
         self._app.exporters.begin()
-        bus.publish(SchedulerStarted(self.name, tuple(self._app.declared)))
+        bus.publish(events.SchedulerStarted(self.name, tuple(self._app.declared)))
         if self._declared:
-            bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))
+            bus.publish(events.SchedulesDeclared(self.name, tuple(self._declared)))
         state = self._worker_state()
         ticker = self._ticker = Ticker(state, self._app.declared, watcher=self, tracing=self._app.tracing)
         promoter = Promoter(state, lambda: None)
@@ -269,7 +262,7 @@ class Scheduler(Runnable[SchedulerExit]):
             while self._switch.reason is None and not any(part.done() for part in (listening, *parts)):
                 await self._switch.changed.wait(None)
             self._state = "stopping"
-            bus.publish(SchedulerStopping(self.name, self._why()))
+            bus.publish(events.SchedulerStopping(self.name, self._why()))
             listening.cancel()
             for each in (ticker, promoter, sweeper):
                 each.close()
@@ -279,7 +272,7 @@ class Scheduler(Runnable[SchedulerExit]):
         finally:
             await _cut_off([listening, *parts])
             self._state = "stopped"
-            bus.publish(SchedulerStopped(self.name, self._why(), running))
+            bus.publish(events.SchedulerStopped(self.name, self._why(), running))
         for part in (listening, *parts):
             if part.done() and not part.cancelled():
                 part.result()  # whatever ended it by itself is for the caller
@@ -287,11 +280,11 @@ class Scheduler(Runnable[SchedulerExit]):
 
     def lost(self, error: StoreError) -> None:
         """The ticker has found that the store does not answer; told once."""
-        self._app.bus.publish(SchedulerDegraded(self.name, str(error)))
+        self._app.bus.publish(events.SchedulerDegraded(self.name, str(error)))
 
     def back(self, seconds: float) -> None:
         """The store answers again."""
-        self._app.bus.publish(SchedulerRecovered(self.name, seconds))
+        self._app.bus.publish(events.SchedulerRecovered(self.name, seconds))
 
     def gone(self, error: StoreError) -> None:
         """The store will never answer to this process again."""

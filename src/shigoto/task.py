@@ -68,15 +68,11 @@ class Declaration:
         self.takes_context = check_shape(fn, task=self.name, context_type=Context)
         self.is_async = iscoroutinefunction(fn)
         self.app: Shigoto | None = None
-        self.options = self._options_over(Options())
-
-    def options_in(self, app: "Shigoto") -> Options:
-        """What holds for the task in this app. Raises DeclarationError for a default that it cannot have."""
-        return self._options_over(app.options)
+        self.options = self.options_over(Options())
 
     def bind(self, app: "Shigoto") -> None:
         """Make the task one of this app's, with its defaults."""
-        self.options = self.options_in(app)
+        self.options = self.options_over(app.options)
         self.app = app
 
     @cached_property
@@ -91,7 +87,8 @@ class Declaration:
         """Where runs take place: as declared, else as the function needs it."""
         return executor_of(self.options, is_async=self.is_async)
 
-    def _options_over(self, base: Options) -> Options:
+    def options_over(self, base: Options) -> Options:
+        """What holds for the task over these defaults. Raises DeclarationError for one that it cannot have."""
         options = lay_over(base, self.changes)
         where = f"task {self.name!r}"
         expect_limits_in_order(options, where=where)
@@ -109,7 +106,6 @@ class Task(Generic[P, R_co]):
     def __init__(self, declaration: Declaration, changes: Changes | None = None) -> None:
         self._declaration = declaration
         self._changes: Changes = {} if changes is None else changes
-        self._route: Route | None = None
 
     def __repr__(self) -> str:
         return f"<Task {self.name!r}>"
@@ -150,7 +146,7 @@ class Task(Generic[P, R_co]):
 
     def call_with(self, arguments: Mapping[str, object]) -> Call[Any]:
         """A checked call with arguments from outside, each a value or its JSON form: a UUID or its text."""
-        return Call(self._routed(), self.signature.encode_from_outside(arguments))
+        return Call(self._route, self.signature.encode_from_outside(arguments))
 
     def using(self, **options: Unpack[CallOptions]) -> "Task[P, R_co]":
         """The same task with options for its calls; later ones win. Raises OptionInvalid."""
@@ -207,12 +203,8 @@ class Task(Generic[P, R_co]):
     @property
     def options(self) -> Options:
         """What holds for the calls of this task object."""
-        return lay_call_over(
-            self._declaration.options,
-            self._changes,
-            where=f"task {self.name!r}",
-            stoppable=self.executor != "thread",
-        )
+        declared, where = self._declaration.options, f"task {self.name!r}"
+        return lay_call_over(declared, self._changes, where=where, stoppable=self.executor != "thread")
 
     @property
     def signature(self) -> Signature:
@@ -228,21 +220,17 @@ class Task(Generic[P, R_co]):
 
     def expect_bindable(self, app: "Shigoto") -> None:
         """Raise DeclarationError if the task cannot be one of this app's."""
-        self._declaration.options_in(app)
+        self._declaration.options_over(app.options)
 
     def bind(self, app: "Shigoto") -> None:
         """Make the task one of this app's; for `Shigoto.include`."""
         self._declaration.bind(app)
 
     def _call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call[Any]:
-        return Call(self._route or self._routed(), self._declaration.signature.arguments.encode(args, kwargs))
+        return Call(self._route, self._declaration.signature.arguments.encode(args, kwargs))
 
-    def _routed(self) -> Route:
-        if self._route is None:
-            self._route = self._find_route()
-        return self._route
-
-    def _find_route(self) -> Route:
+    @cached_property
+    def _route(self) -> Route:
         app = self._declaration.app
         if app is None:
             raise DeclarationError(

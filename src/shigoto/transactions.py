@@ -259,9 +259,7 @@ class JoinedTransaction(Generic[C]):
         with self._completion.entering():
             return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._completion.leaving(kind):
             if kind is None:
                 self._completion.services.engine.join(self.connection, self._completion.op())
@@ -270,9 +268,7 @@ class JoinedTransaction(Generic[C]):
     async def __aenter__(self) -> "JoinedTransaction[C]":
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._completion.leaving(kind):
             if kind is None:
                 await self._completion.services.engine.ajoin(self.connection, self._completion.op())

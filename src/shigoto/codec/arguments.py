@@ -10,7 +10,7 @@ number would be read too. Formats are for information.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Flag
 from inspect import Parameter
@@ -147,8 +147,18 @@ class Arguments:
         except Exception as error:
             self._refuse_payload(error)
 
-    def json_schema(self) -> dict[str, Any]:
-        return schema_of_arguments(self.task, self.struct, self.slots, self.defaults, self.secrets)
+    def json_schema(self) -> Schema:
+        """The schema of a payload: an object with a property for each parameter, in their order, and no other."""
+        (reference,), definitions, adapted = _described([self.struct], self.adapters)
+        payload = definitions.pop(reference["$ref"].removeprefix(DEFINED))
+        properties: Schema = {name: adapted.get(name, plain) for name, plain in payload["properties"].items()}
+        for name in self.secrets:
+            properties[name] = _write_only(properties[name])
+        for name, default in self.defaults.items():
+            written = None if name in self.secrets else _default_text(default, self.slots[name].adapter)
+            if written is not None:
+                properties[name] = {**properties[name], "default": msgspec.json.decode(written)}
+        return _document(self.task, {**payload, "properties": properties}, definitions)
 
     def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Mapping[str, object]:
         if len(args) > len(self.positional):
@@ -317,8 +327,14 @@ class Result:
                 f"task {self.task!r}: the stored result{path} does not fit the return annotation: {reason}."
             ) from error
 
-    def json_schema(self) -> dict[str, Any]:
-        return schema_of_result(self.task, self.slot)
+    def json_schema(self) -> Schema:
+        adapter = self.slot.adapter
+        if adapter is None:
+            (schema,), definitions, _ = _described([self.slot.annotation], {})
+        else:
+            _, definitions, adapted = _described([], {"result": adapter})
+            schema = adapted["result"]
+        return _document(f"{self.task}: result", schema, definitions)
 
     def _write(self, value: object) -> bytes:
         adapter = self.slot.adapter
@@ -351,39 +367,9 @@ class Result:
         self.slot.check_storable(value, depth=self.limits.depth)
 
 
-def schema_of_arguments(
-    task: str,
-    struct: type[msgspec.Struct],
-    slots: Mapping[str, Slot],
-    defaults: Mapping[str, object],
-    secrets: Collection[str] = (),
-) -> Schema:
-    """The schema of a payload: an object with a property for each parameter, in their order, and no other."""
-    adapters = {name: slot.adapter for name, slot in slots.items() if slot.adapter is not None}
-    (reference,), definitions, adapted = _described([struct], adapters)
-    payload = definitions.pop(reference["$ref"].removeprefix(DEFINED))
-    properties: Schema = {name: adapted.get(name, plain) for name, plain in payload["properties"].items()}
-    for name in secrets:
-        properties[name] = _write_only(properties[name])
-    for name, default in defaults.items():
-        if name not in secrets and (written := _default_text(default, slots[name].adapter)) is not None:
-            properties[name] = {**properties[name], "default": msgspec.json.decode(written)}
-    return _document(task, {**payload, "properties": properties}, definitions)
-
-
 def _write_only(schema: Schema) -> Schema:
-    """What is asked for and never told again."""
     text = {"format": "password"} if schema.get("type") == "string" and "format" not in schema else {}
     return {**schema, **text, "writeOnly": True}
-
-
-def schema_of_result(task: str, slot: Slot) -> Schema:
-    if slot.adapter is None:
-        (schema,), definitions, _ = _described([slot.annotation], {})
-    else:
-        _, definitions, adapted = _described([], {"result": slot.adapter})
-        schema = adapted["result"]
-    return _document(f"{task}: result", schema, definitions)
 
 
 def _described(

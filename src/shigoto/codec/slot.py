@@ -6,23 +6,12 @@ alike: `str | UUID`, `date | datetime`, two dataclasses. It is imported only whe
 """
 
 import sys
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections import abc
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, TypeGuard, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -31,6 +20,7 @@ from shigoto.codec.annotations import Kinds, annotation_text, kinds_for, mention
 from shigoto.codec.text import ADDRESSES, ENCODER
 from shigoto.codec.values import Arms, Misfit, Rules, check, check_arms, nodes
 from shigoto.model.errors import DeclarationError
+from shigoto.model.secrets import is_list
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -40,20 +30,20 @@ if TYPE_CHECKING:
 class Adapter:
     """pydantic's reading and writing of one annotation, both through JSON text."""
 
-    __slots__ = ("_types", "_unions")
+    __slots__ = ("_unions", "types")
 
     def __init__(self, annotation: Any, types: "TypeAdapter[Any]") -> None:
-        self._types = types
+        self.types = types
         self._unions = tuple(_unions(annotation))
 
     def write(self, value: object) -> msgspec.Raw:
         """The JSON text of a value, in the form that `read` takes: by alias, without computed fields."""
-        return msgspec.Raw(self._types.dump_json(value, by_alias=True, round_trip=True, warnings=False))
+        return msgspec.Raw(self.types.dump_json(value, by_alias=True, round_trip=True, warnings=False))
 
     def read(self, written: msgspec.Raw) -> Any:
         """The value in a JSON text. Raises Misfit."""
         try:
-            return self._types.validate_json(bytes(written))
+            return self.types.validate_json(bytes(written))
         except ValueError as error:
             raise misfit_of(error, msgspec.json.decode(written)) from error
 
@@ -65,7 +55,7 @@ class Adapter:
         from pydantic import ValidationError
 
         try:
-            self._types.validate_python(value, strict=True)
+            self.types.validate_python(value, strict=True)
         except ValidationError as error:
             if not all(_is_fine(each) for each in error.errors(include_url=False)):
                 raise misfit_of(error, value) from error
@@ -75,10 +65,6 @@ class Adapter:
     def check_arrival(self, value: object, arrived: object) -> None:
         """Refuse a value that arrives as a model, or as another member of a union. Raises Misfit."""
         check_arms(value, arrived, self._unions)
-
-    @property
-    def types(self) -> "TypeAdapter[Any]":
-        return self._types
 
 
 def describe(
@@ -134,11 +120,7 @@ def _moved(schema: Any, moved: Mapping[str, str]) -> Any:
     if isinstance(schema, dict):
         members = cast("dict[str, Any]", schema)
         return {key: _moved(value, moved) for key, value in members.items()}
-    return [_moved(each, moved) for each in schema] if _is_list(schema) else schema
-
-
-def _is_list(schema: object) -> TypeGuard[list[Any]]:
-    return isinstance(schema, list)
+    return [_moved(each, moved) for each in schema] if is_list(schema) else schema
 
 
 def make_adapter(annotation: Any) -> Adapter | str:
@@ -198,17 +180,9 @@ def _unions(annotation: Any) -> Iterator[Arms]:
 
 
 _UNSTORABLE = (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-    type,
-)
+    abc.AsyncGenerator, abc.AsyncIterable, abc.AsyncIterator, abc.Awaitable, Callable, abc.Coroutine,
+    abc.Generator, abc.Iterable, abc.Iterator, type,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,61 +1,7 @@
 """The tree of all errors that a user can meet.
 
-    ShigotoError
-    ├── DeclarationError        WORKER.DECLARATION     a task or app is declared in a way that cannot work
-    ├── JobError
-    │   ├── UnknownTask         JOB.UNKNOWN_TASK       nobody is known to run this task name
-    │   ├── OptionInvalid       JOB.OPTION_INVALID     an option has a value that cannot be meant
-    │   ├── PayloadInvalid      JOB.PAYLOAD_INVALID    the arguments do not fit the task
-    │   ├── PayloadTooLarge     JOB.PAYLOAD_TOO_LARGE
-    │   ├── ResultInvalid       JOB.RESULT_INVALID     the return value cannot be stored
-    │   ├── EncryptionKeyMissing JOB.KEY_MISSING       to encrypt or decrypt needs a key that is not here
-    │   ├── JobNotFound         JOB.NOT_FOUND          never existed, or pruned
-    │   ├── JobNotRetryable     JOB.NOT_RETRYABLE      its state does not allow a retry
-    │   ├── KeyTaken            JOB.KEY_TAKEN          another live job holds the unique key
-    │   ├── IdTaken             JOB.ID_TAKEN           the id is that of a job which the caller may not see
-    │   └── QueueFull           JOB.QUEUE_FULL         the queue holds as many pending jobs as its operator allows
-    ├── ScheduleError
-    │   ├── ScheduleInvalid     SCHEDULE.INVALID       what is said about a schedule cannot be meant
-    │   ├── ScheduleNotFound    SCHEDULE.NOT_FOUND     there is none of this name
-    │   └── ScheduleTaken       SCHEDULE.TAKEN         the name is another's, or the schedule is declared in code
-    ├── ResultError             what JobHandle.result() raises when there is no result
-    │   ├── JobFailed           JOB.FAILED
-    │   │   └── JobExpired      JOB.EXPIRED
-    │   ├── JobCancelled        JOB.CANCELLED
-    │   ├── ResultPruned        JOB.PRUNED
-    │   └── ResultTimeout       JOB.RESULT_TIMEOUT
-    ├── LeaseLost               JOB.LEASE_LOST         this worker no longer holds the job
-    ├── TransactionTooLong      JOB.TRANSACTION        a transaction block was open for too long and was rolled back
-    ├── RequestError            what the service answers to a request that it does not do
-    │   ├── RequestMalformed    REQUEST.MALFORMED      the body is no JSON
-    │   ├── RequestInvalid      REQUEST.INVALID        it is not what the route takes; `field` names what is wrong
-    │   ├── RequestTooLarge     REQUEST.TOO_LARGE
-    │   ├── RequestType         REQUEST.TYPE           the body is of a type that is not read
-    │   ├── RequestNotFound     REQUEST.NOT_FOUND      there is no such route
-    │   ├── RequestMethod       REQUEST.METHOD         the route has no such method
-    │   ├── ReusedKey           REQUEST.REUSED_KEY     the Idempotency-Key was used for another job
-    │   ├── ConfirmNeeded       REQUEST.CONFIRM        more jobs match than the caller has confirmed
-    │   ├── TokenMissing        AUTH.MISSING           the request has no token
-    │   ├── TokenInvalid        AUTH.INVALID           the token is unknown, wrong, expired or revoked
-    │   ├── Forbidden           AUTH.FORBIDDEN         the token does not allow it
-    │   ├── AuthLimited         AUTH.LIMITED           too many failures from this address
-    │   ├── WorkerFenced        WORKER.FENCED          the worker is not known any more, and gets no work
-    │   ├── ServerStopping      SERVER.STOPPING
-    │   ├── ServerDeadline      SERVER.DEADLINE        it took longer than a request may
-    │   └── ServerError         SERVER.ERROR           a fault of the service's own; its log has more
-    └── StoreError
-        ├── StoreUnavailable    STORE.UNAVAILABLE      cannot be opened or written now
-        │   ├── StoreBusy       STORE.BUSY             … because somebody else has locked what was to be changed
-        │   ├── TransactionConflict STORE.CONFLICT     a transaction block was rolled back in favour of another
-        │   ├── NotReady        WORKER.NOT_READY       … so that a worker cannot begin
-        │   └── StoreMoving     STORE.MOVING           … because its jobs are on their way to another store
-        ├── StoreMoved          STORE.MOVED            its jobs are in another store now
-        ├── StoreRefused        STORE.REFUSED          this file or URL must not be used
-        ├── SchemaMissing       WORKER.SCHEMA_MISSING
-        ├── SchemaTooNew        WORKER.SCHEMA_TOO_NEW
-        └── Unsupported         STORE.UNSUPPORTED      this engine lacks the capability
-
-What a handler raises to choose an outcome (`RetryLater`, `Snooze`, `Cancel`, `Fail`) is no error (`context.py`).
+Each class says what has happened and has a code; `docs/reference/errors.md` shows the tree. What a handler raises to
+choose an outcome (`RetryLater`, `Snooze`, `Cancel`, `Fail`) is no error (`context.py`).
 """
 
 from typing import ClassVar

@@ -48,15 +48,11 @@ class LineRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     text: str
 
 
-class JobRecord(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="job",
-):
+class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="kind"):
+    """One thing that moves; its kind is told beside it."""
+
+
+class JobRecord(Record, frozen=True, kw_only=True, tag="job"):
     """One job. `started_at` is that of the run in hand, or of the last one if the job has ended.
 
     `holds_key` says that it is the newest job that took its key, `unmet` how many others a blocked one waits for.
@@ -106,15 +102,7 @@ class JobRecord(
     log: tuple[LineRecord, ...] = ()
 
 
-class QueueRecord(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="queue",
-):
+class QueueRecord(Record, frozen=True, kw_only=True, tag="queue"):
     """What an operator has set for one queue."""
 
     name: str
@@ -136,15 +124,7 @@ class StoredTick(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     count: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 1
 
 
-class StoredSchedule(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="schedule",
-):
+class StoredSchedule(Record, frozen=True, kw_only=True, tag="schedule"):
     """One schedule, as `model.schedule.Schedule` has it, with its history, the oldest first. `number` is that of `job`,
     the last one that it has fired."""
 

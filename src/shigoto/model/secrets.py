@@ -195,7 +195,7 @@ def secrets_in(meta: str | None) -> frozenset[str]:
         names: object = json.decode(meta, type=dict[str, Any]).get(SECRETS_MARK)
     except (DecodeError, RecursionError):
         return frozenset()
-    return frozenset(name for name in names if isinstance(name, str)) if _is_list(names) else frozenset()
+    return frozenset(name for name in names if isinstance(name, str)) if is_list(names) else frozenset()
 
 
 def without_mark(meta: str | None) -> str | None:
@@ -226,7 +226,7 @@ def _has_masks(value: Any, names: frozenset[str] = frozenset()) -> bool:
             inner == HIDDEN if name in names or hides(name) else _has_masks(inner)
             for name, inner in value.items()
         )
-    return _is_list(value) and any(map(_has_masks, value))
+    return is_list(value) and any(map(_has_masks, value))
 
 
 def masked_payload(payload: str, meta: str | None) -> str:
@@ -257,7 +257,7 @@ def _masked(value: Any, names: frozenset[str] = frozenset()) -> Any:
             for name, inner in value.items()
         }
         return value if all(table[name] is inner for name, inner in value.items()) else table
-    if _is_list(value):
+    if is_list(value):
         members = [_masked(each) for each in value]
         return value if all(new is old for new, old in zip(members, value, strict=True)) else members
     return value
@@ -277,18 +277,12 @@ def hides(name: str) -> bool:
 def rules() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Which names are hidden, and which are not although they look so: ours, and those of $SHIGOTO_REDACT, where
     `!name` is one that is not."""
-    words = [
-        word.lower().replace("-", "_")
-        for word in re.split(r"[\s,]+", os.environ.get(REDACT_VARIABLE, ""))
-        if word
-    ]
+    said = os.environ.get(REDACT_VARIABLE, "").lower().replace("-", "_")
+    words = [word for word in re.split(r"[\s,]+", said) if word]
     own = tuple(word for word in words if not word.startswith("!"))
     harmless = tuple(word[1:] for word in words if word.startswith("!"))
     # Whoever names a thing means it, also if it ends in _id.
-    return (*SECRET_NAMES, *own), (
-        *(each for each in HARMLESS_NAMES if not own or each not in own),
-        *harmless,
-    )
+    return (*SECRET_NAMES, *own), (*(each for each in HARMLESS_NAMES if each not in own), *harmless)
 
 
 def hider(
@@ -330,7 +324,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield from value
         for inner in value.values():
             yield from _texts(inner)
-    elif _is_list(value):
+    elif is_list(value):
         for inner in value:
             yield from _texts(inner)
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -377,7 +371,8 @@ def _is_table(value: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, dict)
 
 
-def _is_list(value: object) -> TypeGuard[list[Any]]:
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether JSON has it as an array."""
     return isinstance(value, list)
 
 

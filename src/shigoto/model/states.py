@@ -16,7 +16,8 @@ enqueue whose key a job already holds.
 
 from typing import Literal, assert_never
 
-from msgspec import Struct, structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shigoto.model.errors import JobNotRetryable
 from shigoto.model.job import FailureKind, KeyMode, State
@@ -88,7 +89,7 @@ def renewed(counters: Counters) -> Counters:
     Suspicion stays: whoever may have killed a crowd is watched until a clean run clears it. Snoozes that are forgotten
     go on counting as given back, else the attempts would jump.
     """
-    return structs.replace(
+    return replace(
         counters, failures=0, solo_crashes=0, snoozes=0, releases=counters.releases + counters.snoozes
     )
 
@@ -122,19 +123,19 @@ def _unless_cancelled(held: Held, settlement: Settlement) -> Move:
         case Ending.COMPLETED:
             raise AssertionError("decided by the caller")
         case Ending.ERRORED:
-            counters = _replace(_cleared(was), failures=was.failures + 1)
+            counters = replace(_cleared(was), failures=was.failures + 1)
             if counters.failures < held.max_failures:
                 return Move(State.PENDING, counters, delay=settlement.delay or 0)
             return Move(State.FAILED, counters, settlement.failure_kind)
         case Ending.FAILED:
-            return Move(State.FAILED, _replace(was, failures=was.failures + 1), settlement.failure_kind)
+            return Move(State.FAILED, replace(was, failures=was.failures + 1), settlement.failure_kind)
         case Ending.SNOOZED:
-            counters = _replace(_cleared(was), snoozes=was.snoozes + 1)
+            counters = replace(_cleared(was), snoozes=was.snoozes + 1)
             if counters.snoozes > MAX_SNOOZES:
                 return Move(State.FAILED, counters, FailureKind.SNOOZED_OUT)
             return Move(State.PENDING, counters, delay=settlement.delay or 0)
         case Ending.RELEASED:
-            return Move(State.PENDING, _replace(was, releases=was.releases + 1), delay=settlement.delay)
+            return Move(State.PENDING, replace(was, releases=was.releases + 1), delay=settlement.delay)
         case Ending.CANCELLED:
             return Move(State.CANCELLED, was)
         case Ending.CRASHED:
@@ -147,7 +148,7 @@ def _crashed(held: Held, settlement: Settlement) -> Move:
     """A crash makes the job a suspect: it runs alone from now on, and only deaths while alone count against it."""
     was = held.counters
     solo_crashes = was.solo_crashes + (1 if settlement.alone else 0)
-    counters = _replace(was, crashes=was.crashes + 1, solo=True, solo_crashes=solo_crashes)
+    counters = replace(was, crashes=was.crashes + 1, solo=True, solo_crashes=solo_crashes)
     if held.max_crashes is not None and solo_crashes >= held.max_crashes:
         return Move(State.FAILED, counters, FailureKind.CRASH_LOOP)
     return Move(State.PENDING, counters, delay=settlement.delay)
@@ -155,11 +156,7 @@ def _crashed(held: Held, settlement: Settlement) -> Move:
 
 def _cleared(was: Counters) -> Counters:
     """A run that came back has not killed anybody."""
-    return _replace(was, solo=False, solo_crashes=0) if was.solo else was
-
-
-def _replace(was: Counters, **changes: int) -> Counters:
-    return structs.replace(was, **changes)
+    return replace(was, solo=False, solo_crashes=0) if was.solo else was
 
 
 def not_retryable(called: str, state: State) -> JobNotRetryable:

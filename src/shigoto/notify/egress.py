@@ -19,16 +19,11 @@ from typing import NamedTuple, TypeVar
 from shigoto.notify.targets import Undeliverable, Undelivered
 
 # What the library takes for public, by the version of Python, or does not know; a list of our own is the same anywhere.
-FORBIDDEN4 = tuple(
-    map(
-        IPv4Network,
-        (
-            "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-            "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16",
-            "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-        ),
-    )
-)  # fmt: skip
+FORBIDDEN4 = tuple(map(IPv4Network, (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+    "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16",
+    "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+)))  # fmt: skip
 # Of IPv6 only what is given out to the public, and of that not what leads elsewhere: Teredo, ORCHID, documentation.
 PUBLIC6 = IPv6Network("2000::/3")
 FORBIDDEN6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))

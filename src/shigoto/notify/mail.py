@@ -17,7 +17,7 @@ from email.utils import format_datetime
 from ipaddress import ip_address
 from time import monotonic
 from typing import Literal
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
 
@@ -68,10 +68,8 @@ def send(notification: Notification, settings: MailSettings) -> None:
         ) from None
     except UnicodeError:  # which quotes what it could not write, and that may be a part of the password
         raise Undeliverable("What the mail server has to be told has letters that cannot be sent.") from None
-    except (
-        OSError,
-        smtplib.SMTPException,
-    ) as error:  # of which some hold what was said, and may hold secrets
+    except (OSError, smtplib.SMTPException) as error:
+        # Some of them hold what was said, and may hold secrets.
         raise Undelivered(f"The mail server could not be used: {type(error).__name__}.") from None
     if refused:
         # The others have it: to send it once more would be worse than to leave these out.
@@ -131,7 +129,9 @@ def _settings(to: tuple[str, ...], sender: str, url: str, password: str | None) 
     if said not in ({}, {"tls": "off"}) or (said and split.scheme == "smtps"):
         raise _bad_url("after the question mark it knows ?tls=off only, with smtp://")
     protection: Protection = "tls" if split.scheme == "smtps" else "none" if said else "starttls"
-    user, password = _account(split, password)
+    user = unquote(split.username) if split.username else None
+    own = unquote(split.password) if split.password else None
+    password = None if user is None else own or password or None
     if not (user or "").isascii() or not (password or "").isascii():
         raise DeclarationError(
             f"The user in ${SMTP_URL} and the password, there or in ${SMTP_PASSWORD}, have to be ASCII to log in."
@@ -151,12 +151,6 @@ def _settings(to: tuple[str, ...], sender: str, url: str, password: str | None) 
     )
 
 
-def _account(split: SplitResult, password: str | None) -> tuple[str | None, str | None]:
-    user = unquote(split.username) if split.username else None
-    own = unquote(split.password) if split.password else None
-    return user, (own or password or None) if user is not None else None
-
-
 class _Conversation(smtplib.SMTP):
     """SMTP on a line that somebody else has opened, and will cut when it is time."""
 
@@ -169,7 +163,6 @@ class _Conversation(smtplib.SMTP):
 
 
 def _sent(message: EmailMessage, settings: MailSettings, deadline: float) -> Mapping[str, object]:
-    """Send it, and tell who of several was refused."""
     line = connect(settings.host, settings.port, deadline=deadline, internal=True)
     with closing(line), cut_at(deadline, line):
         server = _greeted(line, settings, _own_name(line, deadline))

@@ -30,7 +30,7 @@ from msgspec import MsgspecError, Struct, json
 
 from shigoto.context import Context, Fail, RetryLater, Snooze
 from shigoto.model.errors import DeclarationError
-from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec
+from shigoto.model.job import FailureKind, JobFilter, JobSpec
 from shigoto.model.notice import DELIVER, MAX_FAILURES, NOTICE, QUEUE, RULES, Kind, Notice, as_job
 from shigoto.model.secrets import without_key
 from shigoto.model.time import Millis, to_datetime
@@ -239,7 +239,9 @@ class Notifier:
         )
 
     def _told(self, id: UUID, rule: Rule, notice: Notice) -> Notification:
-        job = self._job(notice.job)
+        engine, job = self._app.engine, None
+        if notice.job is not None:
+            [job] = engine.run(engine.get([notice.job]))
         return Notification(
             id=id,
             kind=rule.kind,
@@ -255,13 +257,6 @@ class Notifier:
             failure=notice.failure,
             error=None if job is None or job.error is None else cut(without_key(job.error)),
         )
-
-    def _job(self, id: UUID | None) -> Job | None:
-        if id is None:
-            return None
-        engine = self._app.engine
-        [job] = engine.run(engine.get([id]))
-        return job
 
     def _seen(self, rule: Rule, span: DigestWindow) -> Iterator[Notice]:
         """What the rule is about of all that happened in the span."""
@@ -348,17 +343,12 @@ def _jobs(
 ) -> Iterator[JobSpec]:
     """With what it chooses among: two rules of one name may count different things in one window."""
     what = event if span is None else f"{span.subject}\0{span.start}\0{span.end}\0{rule.choice}"
-    for target in rule.targets:
+    for key in [target.key for target in rule.targets]:
         message = Message(
-            rule=rule.name,
-            target=target.key,
-            notice=notice,
-            span=span,
-            fingerprint=rule.fingerprint,
-            rules=rules,
+            rule=rule.name, target=key, notice=notice, span=span, fingerprint=rule.fingerprint, rules=rules
         )
         yield JobSpec(
-            id=uuid5(NAMES, f"{rule.kind}\0{rule.name}\0{target.key}\0{what}"),
+            id=uuid5(NAMES, f"{rule.kind}\0{rule.name}\0{key}\0{what}"),
             payload=json.encode(message).decode(),
             task=DELIVER,
             queue=QUEUE,

@@ -1,47 +1,6 @@
 """Events: everything that a worker reports, one class per event.
 
-    Event                  worker: the name of the worker that speaks
-    ├── WorkerStarted      it is registered and begins to claim
-    ├── WorkerStopping     it was asked to stop, and claims no more
-    ├── WorkerLeaving      it gives back what it could not finish, and leaves
-    ├── WorkerStopped      it has left
-    ├── JobsClaimed        it has taken jobs, all of one claim; not written to the log, like StoreAnswered
-    ├── JobEvent           one job: id, number, task, queue, tenant, attempt
-    │   ├── JobStarted        the handler is about to be called
-    │   ├── JobCompleted      ┐
-    │   ├── JobRetried        │
-    │   ├── JobFailedEvent    │ told after the store has accepted the outcome,
-    │   ├── JobSnoozed        │ so what is told has happened
-    │   ├── JobReleased       │
-    │   ├── JobCancelledEvent │
-    │   ├── JobCrashed        ┘
-    │   ├── JobStuck          it still runs, although it should have ended
-    │   └── LeaseLostEvent    the outcome was refused: the job is no longer this worker's
-    ├── WorkersFenced      workers that are gone lost the right to settle
-    ├── JobsRescued        jobs of workers that are gone are free again, or have failed
-    ├── TasksUnknown       jobs have failed because nobody knows their task
-    ├── JobsPromoted       due jobs became ready
-    ├── SchedulesDeclared  schedules of this code are new in the store, or have changed
-    ├── TickFired          a tick has become a job
-    ├── TickPassed         ticks that do not fire were written down: missed, skipped or suppressed
-    ├── TickLost           another instance has fired what this one was about to
-    ├── ScheduleFailed     the job of a tick could not be made or stored
-    ├── ScheduleRemoved    a schedule has failed, and is removed, as it was said of it
-    ├── SchedulerStarted   a scheduler fires what is due
-    ├── SchedulerStopping  it was asked to stop, and finishes the cycle at hand
-    ├── SchedulerStopped   it has stopped
-    ├── SchedulerDegraded  it cannot reach its store, and keeps trying
-    ├── SchedulerRecovered it reaches its store again
-    ├── ChildFailed        a process for single jobs could not begin; the worker tries again by itself
-    ├── RunnerStarted      a supervisor has started a runner process
-    ├── RunnerFailed       one could not begin; the supervisor tries again, or waits for a change
-    ├── RunnerPaused       one is stopped by a signal, so nobody beats for it
-    ├── RunnerRetired      one is asked to end, and will be replaced
-    ├── RunnerDied         one has died with jobs inside; what ran runs again, alone
-    ├── StoreTrouble       the store could not be reached; the worker tries again by itself
-    ├── StoreRecovered     it can be reached again
-    ├── StoreAnswered      how long the store took to answer
-    └── ClockStepped       the store's clock was set back
+What is told of the outcome of a job is told after the store has accepted it, so it has happened.
 
 Whether an errored job is retried or has failed is decided in the store. The worker tells it by the same rules
 (`model.states`) from what it knows of the job; what only the store knows, such as a cancel that came last, is

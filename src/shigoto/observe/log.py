@@ -359,9 +359,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _named(tasks: Sequence[str]) -> str:
-    left_out = len(tasks) - MOST_LISTED
-    names = ", ".join(tasks[:MOST_LISTED]) + (f" and {left_out} more" if left_out > 0 else "")
-    return f"the {'task' if len(tasks) == 1 else 'tasks'} {names}"
+    return f"the {'task' if len(tasks) == 1 else 'tasks'} {some_of(tasks, MOST_LISTED)}"
 
 
 def _next_runner(event: events.RunnerDied | events.RunnerFailed) -> str:
@@ -484,9 +482,9 @@ _BY_LEVEL: dict[int, dict[type[Event], _Sentence]] = {
 _SENTENCES = {kind: (level, sentence) for level, some in _BY_LEVEL.items() for kind, sentence in some.items()}
 
 
-def some_of(names: Iterable[str]) -> str:
+def some_of(names: Iterable[str], most: int = MOST_NAMED) -> str:
     """Names for a sentence: of many the first ten, and how many more there are."""
-    first, more = (every := tuple(names))[:MOST_NAMED], len(every) - MOST_NAMED
+    first, more = (every := tuple(names))[:most], len(every) - most
     return ", ".join(first) + (f" and {more} more" if more > 0 else "")
 
 

@@ -17,10 +17,11 @@ import select
 import stat
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol, TextIO
+from typing import Protocol, Self, TextIO
 
 logger = logging.getLogger("shigoto.log")
 
@@ -41,11 +42,39 @@ class Stream(Protocol):
     def flush(self) -> object: ...
 
 
-class DroppingWriter:
+class _Writer(ABC):
+    """An open file, and a thread that writes there. In a forked child the thread is not there, what waits is written by
+    the parent, and a lock may be held for ever."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._process = os.getpid()
+        threading.Thread(target=self._run, name="shigoto-log", daemon=True).start()
+
+    @classmethod
+    def instead_of(cls, stream: TextIO | None) -> Self | None:
+        """One that writes to the same open file, None if the stream has none. The file is written past the stream: its
+        locks would be held by a writer that is stuck."""
+        fd = number_of(stream)
+        return None if fd is None else cls(fd)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is the copy of a forked child."""
+        return os.getpid() != self._process
+
+    def flush(self) -> None:
+        """Nothing: what must be written at once is, and for the rest there is the thread."""
+        return
+
+    @abstractmethod
+    def _run(self) -> None: ...
+
+
+class DroppingWriter(_Writer):
     """Something to write to that takes no time. Lines wait while nobody reads, and are dropped when too many wait."""
 
     def __init__(self, fd: int, *, most: int = MOST_WAITING) -> None:
-        self._fd = fd
         self._most = most
         self._at_once = _at_once(fd)
         self._waiting: deque[bytes] = deque()
@@ -53,22 +82,12 @@ class DroppingWriter:
         self._dropped = 0
         self._asleep = False
         self._changed = threading.Condition()
-        self._process = os.getpid()
-        threading.Thread(target=self._run, name="shigoto-log", daemon=True).start()
-
-    @classmethod
-    def instead_of(cls, stream: TextIO | None) -> "DroppingWriter | None":
-        """An outlet to the same open file, None if the stream has none.
-
-        The file is written past the stream: its locks would be held by a writer that is stuck.
-        """
-        fd = number_of(stream)
-        return None if fd is None else cls(fd)
+        super().__init__(fd)
 
     def write(self, text: str) -> None:
         """Let this be written, unless too much is waiting already."""
-        line = text.encode("utf-8", "backslashreplace")
-        if self._is_forked():
+        line = _encoded(text)
+        if self.is_forked:
             put(self._fd, line)
             return
         with self._changed:
@@ -81,19 +100,11 @@ class DroppingWriter:
                 self._asleep = False
                 self._changed.notify_all()
 
-    def flush(self) -> None:
-        """Nothing: the thread does not wait before it writes."""
-
     def drain(self, patience: float = LINGER) -> None:
         """Wait until everything is written, but no longer than this."""
-        if not self._is_forked():
+        if not self.is_forked:
             with self._changed:
                 self._changed.wait_for(lambda: not self._size, patience)
-
-    def _is_forked(self) -> bool:
-        """Whether this is the copy of a forked child. The thread is not there, and what waits is written by the
-        parent; the lock may be held for ever."""
-        return os.getpid() != self._process
 
     def _run(self) -> None:
         while True:
@@ -170,7 +181,7 @@ def portions(lines: Sequence[bytes], most: int) -> Iterator[list[bytes]]:
         yield some
 
 
-class LosslessWriter:
+class LosslessWriter(_Writer):
     """Something to write to that loses nothing. Safe from any thread.
 
     Whoever has a line that may wait appends it to `lines`, and calls `wake` if it is `asleep`; that is all, for each
@@ -178,26 +189,13 @@ class LosslessWriter:
     """
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
         self._is_file = is_file(fd)
         self.lines: deque[str] = deque()
         self.asleep = False
         self._more = threading.Event()
         # Re-entrant: the handler of a signal may log while its thread is in here.
         self._writing = threading.RLock()
-        self._process = os.getpid()
-        threading.Thread(target=self._run, name="shigoto-log", daemon=True).start()
-
-    @classmethod
-    def instead_of(cls, stream: TextIO | None) -> "LosslessWriter | None":
-        """One that writes to the same open file, past the stream; None if the stream has none."""
-        fd = number_of(stream)
-        return None if fd is None else cls(fd)
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether this is the copy of a forked child: what waits is its parent's, and a lock may be held for ever."""
-        return os.getpid() != self._process
+        super().__init__(fd)
 
     def wake(self) -> None:
         """Let what waits be written in a moment."""
@@ -213,9 +211,6 @@ class LosslessWriter:
         with self._writing:
             self.drain()
             put(self._fd, line)
-
-    def flush(self) -> None:
-        """Nothing: what must be written at once is."""
 
     def drain(self) -> None:
         if self.is_forked:

@@ -8,34 +8,22 @@ Imports OpenTelemetry, so it is imported only where metrics are wanted.
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol, cast
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    Gauge,
-    Histogram,
-    HistogramDataPoint,
-    Metric,
-    MetricsData,
-    NumberDataPoint,
-    ResourceMetrics,
-    ScopeMetrics,
-    Sum,
-)
+from opentelemetry.sdk.metrics import export
 
 from shigoto.observe.metrics import FAMILIES, EventCounters, Family, Series, series_of
-from shigoto.observe.otel import SCOPE, endpoint_of, resource_of
+from shigoto.observe.otel import SCOPE, endpoint_of, resource_of, setting
 from shigoto.observe.settings import Traces
 from shigoto.observe.store_gauges import GaugeValue, StoreGauges
 
 EVERY = 60.0  # seconds
 SECONDS = "_seconds"
-CUMULATIVE = AggregationTemporality.CUMULATIVE
+CUMULATIVE = export.AggregationTemporality.CUMULATIVE
 UNKNOWN = cast("float", None)  # least and greatest values may be left out, though their type does not say so
 
 # By the names that they have in samples and gauge values; all else of them is said in `FAMILIES`. A collector that
@@ -68,7 +56,7 @@ logger = logging.getLogger("shigoto.observe")
 class MetricsExporter(Protocol):
     """Sends metrics; takes as long as it takes."""
 
-    def export(self, metrics_data: MetricsData, /) -> object: ...
+    def export(self, metrics_data: export.MetricsData, /) -> object: ...
 
 
 class OtlpMetrics:
@@ -79,7 +67,7 @@ class OtlpMetrics:
         self._gauges = gauges
         self._resource = resource_of(settings)
         self._exporter: MetricsExporter = OTLPMetricExporter(endpoint=endpoint_of(settings, "metrics"))
-        self._every = _interval()
+        self._every = setting("OTEL_METRIC_EXPORT_INTERVAL", EVERY * 1000) / 1000
         self._since = time.time_ns()
         self._changed = threading.Condition()
         self._wanted = self._sent = 0
@@ -106,11 +94,11 @@ class OtlpMetrics:
                 self._sent = wanted
                 self._changed.notify_all()
 
-    def _data(self) -> MetricsData:
+    def _data(self) -> export.MetricsData:
         series = series_of(self._counters.samples(), self._gauge_values())
         metrics = metrics_of(series, self._since, time.time_ns())
-        scope = ScopeMetrics(SCOPE, metrics, "")
-        return MetricsData([ResourceMetrics(self._resource, [scope], "")])
+        scope = export.ScopeMetrics(SCOPE, metrics, "")
+        return export.MetricsData([export.ResourceMetrics(self._resource, [scope], "")])
 
     def _gauge_values(self) -> list[GaugeValue]:
         try:
@@ -120,7 +108,7 @@ class OtlpMetrics:
             return []
 
 
-def metrics_of(series: dict[str, list[Series]], since: int, now: int) -> list[Metric]:
+def metrics_of(series: dict[str, list[Series]], since: int, now: int) -> list[export.Metric]:
     """What was counted since then, and what there is now, as metrics of OpenTelemetry."""
     return [
         _metric(name, FAMILIES[known], series[known], since, now)
@@ -129,27 +117,27 @@ def metrics_of(series: dict[str, list[Series]], since: int, now: int) -> list[Me
     ]
 
 
-def _metric(name: str, family: Family, series: Iterable[Series], since: int, now: int) -> Metric:
-    points: Sum | Gauge | Histogram
+def _metric(name: str, family: Family, series: Iterable[Series], since: int, now: int) -> export.Metric:
+    points: export.Sum | export.Gauge | export.Histogram
     if family.kind == "histogram":
-        points = Histogram([_buckets(family, each, since, now) for each in series], CUMULATIVE)
+        points = export.Histogram([_buckets(family, each, since, now) for each in series], CUMULATIVE)
     elif family.kind == "counter":
-        points = Sum([_number(family, each, since, now) for each in series], CUMULATIVE, True)
+        points = export.Sum([_number(family, each, since, now) for each in series], CUMULATIVE, True)
     else:
-        points = Gauge([_number(family, each, now, now) for each in series])
+        points = export.Gauge([_number(family, each, now, now) for each in series])
     # No unit for mere numbers: "1" would be written as a ratio.
-    return Metric(name, family.help, "s" if family.name.endswith(SECONDS) else "", points)
+    return export.Metric(name, family.help, "s" if family.name.endswith(SECONDS) else "", points)
 
 
-def _number(family: Family, series: Series, since: int, now: int) -> NumberDataPoint:
+def _number(family: Family, series: Series, since: int, now: int) -> export.NumberDataPoint:
     labels, [value] = series
-    return NumberDataPoint(_attributes(family, labels), since, now, value)
+    return export.NumberDataPoint(_attributes(family, labels), since, now, value)
 
 
-def _buckets(family: Family, series: Series, since: int, now: int) -> HistogramDataPoint:
+def _buckets(family: Family, series: Series, since: int, now: int) -> export.HistogramDataPoint:
     labels, values = series
     counts = [int(count) for count in values[:-1]]
-    return HistogramDataPoint(
+    return export.HistogramDataPoint(
         _attributes(family, labels),
         since,
         now,
@@ -164,11 +152,3 @@ def _buckets(family: Family, series: Series, since: int, now: int) -> HistogramD
 
 def _attributes(family: Family, labels: Sequence[str]) -> dict[str, str]:
     return dict(zip(family.labels, labels, strict=True))
-
-
-def _interval() -> float:
-    try:
-        every = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")) / 1000
-    except ValueError:
-        return EVERY
-    return every if every > 0 else EVERY

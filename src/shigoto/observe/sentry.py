@@ -92,11 +92,6 @@ def failure_of_job(rescued: Rescued, job: Job | None) -> Failure:
     )
 
 
-def failure_of_task(task: str) -> Failure:
-    """Jobs of a task that nobody knows; which ones, only the store knows."""
-    return Failure(task=task, kind=UNKNOWN, error=f"Jobs of {task} have failed: no worker knows that task")
-
-
 def event_of(failure: Failure) -> Any:
     """The event, for `Client.capture_event`."""
     told = {
@@ -223,7 +218,12 @@ class SentryReporter:
                 )
             ]
         if isinstance(told, TasksUnknown):
-            return [failure_of_task(task) for task in told.tasks]
+            return [  # which jobs, only the store knows
+                Failure(
+                    task=task, kind=UNKNOWN, error=f"Jobs of {task} have failed: no worker knows that task"
+                )
+                for task in told.tasks
+            ]
         failed = [job for job in told.jobs if job.state is State.FAILED]
         found = self._jobs([job.id for job in failed])
         return [failure_of_job(rescued, job) for rescued, job in zip(failed, found, strict=True)]

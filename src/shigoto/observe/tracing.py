@@ -18,10 +18,10 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import Token
 from random import random
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import DecodeError, Struct, json
@@ -274,26 +274,9 @@ def asked_by(name: str, headers: Mapping[str, str]) -> Asked:
     return Asked(name, read(headers.get(TRACEPARENT), headers.get(TRACESTATE)))
 
 
-class Untraced:
-    """Stands for the spans of jobs that have none."""
-
-    __slots__ = ("specs",)
-
-    def __init__(self, specs: Sequence[JobSpec]) -> None:
-        self.specs = specs
-
-    def __enter__(self) -> Sequence[JobSpec]:
-        return self.specs
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing was begun."""
-
-
 def storing(
     tracing: Tracing | None, specs: Sequence[JobSpec], asked: Asked | None = None
-) -> "Storing | Untraced":
+) -> "Storing | nullcontext[Sequence[JobSpec]]":
     """A block in which jobs are stored, that gives the specs to store."""
     begun = None if tracing is None else tracing.begin(specs, asked)
-    return Untraced(specs) if begun is None else begun
+    return nullcontext(specs) if begun is None else begun

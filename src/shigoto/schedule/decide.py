@@ -78,31 +78,27 @@ def _decide_to(
     end: Millis, schedule: Schedule, definition: Definition, now: Millis, *, busy: bool
 ) -> Decision:
     """Decide what is due of the ticks up to an instant that is not later than now."""
-    following = definition.next_after(now)
+    following, soon = definition.next_after(now), now + OVERLAP_LOOK
     older, recent = overdue(definition, schedule.decided_to, end)
     if not recent:
         return Decision(decided_to=schedule.decided_to, look_at=following)
     waited = schedule.waiting_for_overlap and definition.overlap == "queue"
     if busy and waited:
-        return Decision(waiting_for_overlap=True, decided_to=schedule.decided_to, look_at=now + OVERLAP_LOOK)
+        return Decision(waiting_for_overlap=True, decided_to=schedule.decided_to, look_at=soon)
 
     left_out = TickOutcome.SKIPPED if waited else TickOutcome.MISSED
     wanted = wanted_of(definition, recent, now, waited=waited)
     firing = _without_overlap(definition, wanted, busy=busy)
     outcomes = dict.fromkeys(recent, left_out) | dict.fromkeys(wanted, TickOutcome.SKIPPED)
-    outcomes |= {at: _fired(at, recent[-1], now) for at in firing}
+    on_time = {recent[-1]} if recent[-1] >= now - ON_TIME else set[Millis]()
+    outcomes |= {at: TickOutcome.FIRED if at in on_time else TickOutcome.CAUGHT_UP for at in firing}
     entries = [replace(entry, outcome=left_out, decided_at=now) for entry in older]
     entries += [_entry(at, outcome, now) for at, outcome in outcomes.items()]
     waiting = wanted[len(firing) :] if definition.overlap == "queue" else []
     if waiting:
         entries = [entry for entry in entries if entry.at < waiting[0]]
-        decided_to = waiting[0] - 1 if entries else schedule.decided_to
-        return Decision(
-            entries=_joined(entries),
-            waiting_for_overlap=True,
-            decided_to=decided_to,
-            look_at=now + OVERLAP_LOOK,
-        )
+        to = waiting[0] - 1 if entries else schedule.decided_to
+        return Decision(entries=_joined(entries), waiting_for_overlap=True, decided_to=to, look_at=soon)
     cancels = busy and bool(firing) and definition.overlap == "cancel"
     return Decision(entries=_joined(entries), cancels=cancels, decided_to=end, look_at=following)
 
@@ -284,11 +280,6 @@ def _without_overlap(definition: Definition, wanted: Sequence[Millis], *, busy: 
     return wanted[:1] if definition.overlap == "queue" else wanted[-1:]
 
 
-def _fired(at: Millis, newest: Millis, now: Millis) -> TickOutcome:
-    on_time = at == newest and at >= now - ON_TIME
-    return TickOutcome.FIRED if on_time else TickOutcome.CAUGHT_UP
-
-
 def _entry(
     at: Millis, outcome: TickOutcome, now: Millis, *, until: Millis | None = None, count: int = 1
 ) -> TickEntry:
@@ -315,7 +306,8 @@ def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change
     """
     before = read(schedule.definition)
     changed = replace(schedule, definition=written(definition), failed=False, errors=0, error=None)
-    if _same_until(before, definition, now):
+    ends = {each.until for each in (before, definition) if each.until is not None and each.until < now}
+    if before.recurrence == definition.recurrence and (not ends or before.until == definition.until):
         look_at = definition.next_after(min(schedule.decided_to, now))
         return Change(schedule=replace(changed, look_at=look_at), seen=schedule.revision)
     try:
@@ -336,11 +328,6 @@ def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change
         seen=schedule.revision,
         firings=tuple(Firing(entry=entry) for entry in entries),
     )
-
-
-def _same_until(before: Definition, after: Definition, now: Millis) -> bool:
-    ends = {each.until for each in (before, after) if each.until is not None and each.until < now}
-    return before.recurrence == after.recurrence and (not ends or before.until == after.until)
 
 
 def after_failure(schedule: Schedule, error: BaseException, now: Millis) -> Change:

@@ -87,38 +87,35 @@ def _makes_calls(call: Call[Any] | Maker) -> TypeGuard[Maker]:
 
 def checked_call(where: str, call: Any, overlap: object = None) -> Call[Any]:
     """The call, if each tick can make it. Raises ScheduleInvalid."""
-    _expect_call(where, call)
+
+    def wrong(why: str) -> ScheduleInvalid:
+        return ScheduleInvalid(f"{where}: {why}", "call")
+
+    given: object = call
+    if not isinstance(given, Call):
+        raise wrong(
+            "call must be a call such as task.call(…), or in code a function that makes one of the tick, not"
+            f" {shown(call)}."
+        )
     checked: Call[Any] = call
     options = checked.route.options
     expect_room(where, options.key, overlap)
     if options.expires_at is not None:
-        raise ScheduleInvalid(
-            f"{where}: expires={to_datetime(options.expires_at).isoformat()} of using(…) is one instant, after which"
-            " the job of each tick would have expired. Say how long it may wait, such as timedelta(hours=1), or end"
-            " the schedule with until=.",
-            "call",
+        raise wrong(
+            f"expires={to_datetime(options.expires_at).isoformat()} of using(…) is one instant, after which the job of"
+            " each tick would have expired. Say how long it may wait, such as timedelta(hours=1), or end the schedule"
+            " with until=."
         )
     if options.id is not None or options.connection is not None:
-        raise ScheduleInvalid(
-            f"{where}: each tick is a job of its own, which can have neither the id nor the connection of using(…).",
-            "call",
+        raise wrong(
+            "each tick is a job of its own, which can have neither the id nor the connection of using(…)."
         )
     if options.run_at is not None:
-        raise ScheduleInvalid(
-            f"{where}: each tick is a job that starts at its tick, not at the run_at of using(…). Use delay= to have it"
-            " start later.",
-            "call",
+        raise wrong(
+            "each tick is a job that starts at its tick, not at the run_at of using(…). Use delay= to have it start"
+            " later."
         )
     return checked
-
-
-def _expect_call(where: str, call: object) -> None:
-    if not isinstance(call, Call):
-        raise ScheduleInvalid(
-            f"{where}: call must be a call such as task.call(…), or in code a function that makes one of the tick, not"
-            f" {shown(call)}.",
-            "call",
-        )
 
 
 def caller(task: Task[..., Any]) -> Maker:

@@ -241,50 +241,44 @@ def _recurrence(
 
 
 def _expression(where: str, given: object) -> str:
+    def wrong(why: str) -> ScheduleInvalid:
+        return ScheduleInvalid(f"{where}: {why}", "cron")
+
     text = plain_text(given)
     if text is None:
-        raise ScheduleInvalid(
-            f"{where}: cron must be an expression such as '0 3 * * *', not {shown(given)}.", "cron"
-        )
+        raise wrong(f"cron must be an expression such as '0 3 * * *', not {shown(given)}.")
     if len(text) > LONGEST_CRON:
-        raise ScheduleInvalid(
-            f"{where}: cron must have at most {LONGEST_CRON} characters; {shown(text)} has {len(text)}.",
-            "cron",
-        )
+        raise wrong(f"cron must have at most {LONGEST_CRON} characters; {shown(text)} has {len(text)}.")
     fields = spelled_out(text)
     if fields.startswith("@"):
-        raise ScheduleInvalid(f"{where}: cron knows {', '.join(WORDS)}, and not {shown(text)}.", "cron")
+        raise wrong(f"cron knows {', '.join(WORDS)}, and not {shown(text)}.")
     count = len(fields.split())
     if count not in (5, 6):
-        raise ScheduleInvalid(
-            f"{where}: cron needs five fields (minute, hour, day, month, weekday), or six with seconds first;"
-            f" {shown(text)} has {count}.",
-            "cron",
+        raise wrong(
+            "cron needs five fields (minute, hour, day, month, weekday), or six with seconds first;"
+            f" {shown(text)} has {count}."
         )
     try:
         due = next(CronSim(fields, EPOCH), None)
     except CronSimError as error:
         name = str(error).removeprefix("Bad ")
         if name != "day-of-month" or not _fits_january(fields):
-            raise ScheduleInvalid(
-                f"{where}: the {name} of cron {shown(text)} cannot be meant. The fields are"
+            raise wrong(
+                f"the {name} of cron {shown(text)} cannot be meant. The fields are"
                 f" {'second, ' if count == 6 else ''}minute 0-59, hour 0-23, day 1-31, month 1-12 or JAN-DEC, weekday"
-                " 0-7 or SUN-SAT.",
-                "cron",
+                " 0-7 or SUN-SAT."
             ) from error
         due = None
     if due is None:
-        raise ScheduleInvalid(
-            f"{where}: cron {shown(text)} is never due: no month that it names has such a day. Choose another day.",
-            "cron",
+        raise wrong(
+            f"cron {shown(text)} is never due: no month that it names has such a day. Choose another day."
         )
     for (name, size), field in zip(FIELDS[-count:], fields.split(), strict=True):
         for step in _STEP.findall(field):
             if int(step) > size:
-                raise ScheduleInvalid(
-                    f"{where}: cron {shown(text)} takes every {step}th {name}, and there are only {size}. Use every=,"
-                    " or name the times.",
-                    "cron",
+                raise wrong(
+                    f"cron {shown(text)} takes every {step}th {name}, and there are only {size}. Use every=,"
+                    " or name the times."
                 )
     return text
 

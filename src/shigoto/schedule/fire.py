@@ -35,7 +35,11 @@ def carried_out(
     firings = [fired(schedule, definition, entry, maker) for entry in decision.entries]
     stretch = schedule.stretch
     if firings:
-        firings[0] = _continuing(stretch, firings[0])
+        first = firings[0]
+        entry = joined_to(stretch, first.entry)
+        if entry is not first.entry:
+            joined, since = entry.count - first.entry.count, first.entry.at
+            firings[0] = replace(first, entry=entry, known=joined, since=since)
         newest = firings[-1].entry
         stretch = None if newest.outcome.fires else newest
     change = Change(
@@ -91,23 +95,12 @@ def fired(schedule: Schedule, definition: Definition, entry: TickEntry, maker: M
     return Firing(entry=replace(entry, job=spec.id), spec=replace(spec, run_at=run_at, delay=0))
 
 
-def _continuing(stretch: TickEntry | None, firing: Firing) -> Firing:
-    entry = joined_to(stretch, firing.entry)
-    if entry is firing.entry:
-        return firing
-    return replace(firing, entry=entry, known=entry.count - firing.entry.count, since=firing.entry.at)
-
-
 def jitter_of(schedule: Schedule, definition: Definition, at: Millis) -> Millis:
     """How much later than its tick a job may start: by chance, but the same for everybody who asks."""
     if not definition.jitter:
         return 0
     drawn = blake2b(f"{schedule.id}/{at}".encode(), digest_size=8).digest()
     return int.from_bytes(drawn) % (definition.jitter + 1)
-
-
-def tick_of(schedule: Schedule, definition: Definition, at: Millis) -> Tick:
-    return Tick(to_datetime(at), definition.zone, schedule.name)
 
 
 def _spec(schedule: Schedule, definition: Definition, at: Millis, maker: Maker | None) -> JobSpec:
@@ -120,7 +113,7 @@ def _spec(schedule: Schedule, definition: Definition, at: Millis, maker: Maker |
                 "call",
             )
         return definition.job.spec(id)
-    made = maker(tick_of(schedule, definition, at))
+    made = maker(Tick(to_datetime(at), definition.zone, schedule.name))
     call = checked_call(f"schedule {schedule.name!r}", made, definition.overlap)
     return replace(call.spec(id), id=id, template=None)
 

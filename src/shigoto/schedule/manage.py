@@ -207,7 +207,9 @@ def run_now_op(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
             schedule = yield from found(engine, name)
             definition = read(schedule.definition)
             known = yield from engine.history(name, before=now + KEPT, limit=KEPT).start()
-            at = _free_from(now, definition, {entry.at for entry in known})
+            taken, ahead = {entry.at for entry in known}, range(now, now + 2 * KEPT)
+            # The first instant at which nothing is written down, nor ever will be for a tick.
+            at = next(at for at in ahead if at not in taken and definition.next_after(at - 1) != at)
             entry = TickEntry(at=at, outcome=TickOutcome.RUN_NOW, decided_at=now)
             change = _with(schedule, [fired(schedule, definition, entry, maker)])
             if all((yield from tick_within_limits(engine, [change]).start())):
@@ -286,13 +288,6 @@ def _jobs(engine: Engine, schedule: Schedule, ticks: Sequence[Millis]) -> Steps[
     entries = yield from engine.history(schedule.name, before=ticks[-1] + 1, limit=2 * KEPT).start()
     stored = {entry.at: entry.job for entry in entries}
     return [stored.get(at) or schedule.job_id(at) for at in ticks]
-
-
-def _free_from(now: Millis, definition: Definition, taken: set[Millis]) -> Millis:
-    """The first instant at which nothing is written down, nor ever will be for a tick."""
-    return next(
-        at for at in range(now, now + 2 * KEPT) if at not in taken and definition.next_after(at - 1) != at
-    )
 
 
 def _few(name: str, definition: Definition, since: Millis, to: Millis) -> list[Millis]:
@@ -617,8 +612,6 @@ def _told(entry: TickEntry) -> TickRecord:
 
 
 def _shown(engine: Engine, op: Op[Schedule]) -> Op[ScheduleRecord]:
-    """The same change, told as people see it."""
-
     def steps() -> Steps[ScheduleRecord]:
         schedule = yield from op.start()
         return record(schedule, (yield from engine.time().start()))

@@ -7,23 +7,13 @@ from typing import Literal
 from msgspec import Struct
 
 from shigoto.model.time import Millis, to_datetime, to_millis
+from shigoto.schedule import recurrence
 from shigoto.schedule.definition import Definition
-from shigoto.schedule.recurrence import (
-    LAST_YEAR,
-    Cron,
-    Seconds,
-    has_fixed_times,
-    seasons,
-    spelled_out,
-    wall,
-    walls_between,
-    year_of,
-    zone_called,
-)
+from shigoto.schedule.recurrence import Cron, Seconds
 
 Fate = Literal["after", "skipped", "first", "both"]
 
-LAST: Millis = to_millis(datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC)) - 1
+LAST: Millis = to_millis(datetime(recurrence.LAST_YEAR + 1, 1, 1, tzinfo=UTC)) - 1
 NAMED = 3  # times on the wall, in a sentence
 
 
@@ -63,7 +53,7 @@ class ClockChange(Struct, frozen=True, kw_only=True):
 
 def upcoming(given: Definition, after: Millis, to: Millis | None, limit: int) -> list[datetime]:
     """The ticks of a definition after an instant, in its own zone."""
-    zone = zone_called(given.zone)
+    zone = recurrence.zone_called(given.zone)
     end = min(LAST, LAST if to is None else to, LAST if given.until is None else given.until)
     ticks = takewhile(lambda at: at <= end, given.recurrence.after(after))
     return [to_datetime(at).astimezone(zone) for at in islice(ticks, limit)]
@@ -74,27 +64,27 @@ def clock_changes(given: Definition, after: Millis, to: Millis) -> list[ClockCha
     cron = given.recurrence
     if not isinstance(cron, Cron):
         return []
-    zone, since, until = zone_called(cron.tz), after // 1000, to // 1000
+    zone, since, until = recurrence.zone_called(cron.tz), after // 1000, to // 1000
     found: list[ClockChange] = []
-    for before, following in pairwise(seasons(since, year_of(until) + 1, zone)):
+    for before, following in pairwise(recurrence.seasons(since, recurrence.year_of(until) + 1, zone)):
         if since < following.begin <= until and before.offset != following.offset:
             shown_to, shown_from = before.end + before.offset, following.begin + following.offset
-            times = walls_between(cron, min(shown_to, shown_from), max(shown_to, shown_from))
+            times = recurrence.walls_between(cron, min(shown_to, shown_from), max(shown_to, shown_from))
             found.append(_change(cron, following.begin, shown_from - shown_to, times))
     return found
 
 
 def _change(cron: Cron, at: Seconds, by: Seconds, times: list[Seconds]) -> ClockChange:
     return ClockChange(
-        at=to_datetime(at * 1000).astimezone(zone_called(cron.tz)),
+        at=to_datetime(at * 1000).astimezone(recurrence.zone_called(cron.tz)),
         by=timedelta(seconds=by),
-        times=tuple(_clock(wall(each, 0)) for each in times),
+        times=tuple(_clock(recurrence.wall(each, 0)) for each in times),
         fate=_fate(cron, by),
     )
 
 
 def _fate(cron: Cron, by: Seconds) -> Fate:
-    fixed = has_fixed_times(spelled_out(cron.expression))
+    fixed = recurrence.has_fixed_times(recurrence.spelled_out(cron.expression))
     if by > 0:
         return "after" if fixed and cron.gap == "after" else "skipped"
     return "first" if fixed and cron.fold == "first" else "both"

@@ -181,16 +181,12 @@ class _Walls:
         if not self._asked <= at <= self._found:
             if at != self._found + 1:  # not the one after that
                 self._walls = CronSim(self._fields, wall(at - 1, 0))
-            following = _next(self._walls)
+            try:
+                following = next(self._walls, None)
+            except (ValueError, OverflowError):  # the calendar ends before
+                following = None
             self._asked, self._found = at, NEVER if following is None else number(following)
         return self._found
-
-
-def _next(walls: CronSim) -> datetime | None:
-    try:
-        return next(walls, None)
-    except (ValueError, OverflowError):  # the calendar ends before
-        return None
 
 
 class Every(Struct, frozen=True, tag="every"):

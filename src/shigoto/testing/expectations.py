@@ -7,14 +7,14 @@ no difference.
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, TypedDict, TypeGuard
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import Struct
 
 from shigoto.app import Shigoto
 from shigoto.enqueue import Call
-from shigoto.filters import StateName, parse_state
+from shigoto.filters import StateName, is_mapping, parse_state
 from shigoto.model.errors import OptionInvalid, PayloadInvalid, nearest
 from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, Job, State, View
 from shigoto.model.text import shown
@@ -28,6 +28,8 @@ AROUND = 60  # letters shown on either side of where two long values part
 
 Target = Task[..., Any] | Call[Any] | str
 Compared = list[tuple[Job, list[str]]]
+# Of one option: what a call says of it, and what a job has that is of a task with these options.
+Case = tuple[Callable[[Options], Any], Callable[[Job, Options], Any]]
 
 
 class Sought(TypedDict, total=False):
@@ -122,11 +124,7 @@ class Search(Struct, frozen=True):
                 yield f"{name} is {shown(got)}, not {shown(value)}"
         if self.tag is not None and self.tag not in job.tags:
             yield f"its tags are {shown(list(job.tags))}, without {self.tag!r}"
-        run_at, delay = to_millis(asked.run_at), delay_of(asked)
-        if self.run_at is not None and run_at != self.run_at:
-            yield f"run_at is {at(run_at)}, not {at(self.run_at)}"
-        if self.delay is not None and delay != self.delay:
-            yield f"its delay is {delay / 1000:g} s, not {self.delay / 1000:g} s"
+        yield from _unlike_start(self.run_at, self.delay, asked)
 
 
 def search(app: Shigoto, store: OwnStore, target: Target | None, sought: Sought) -> Search:
@@ -171,17 +169,13 @@ def _text(name: str, value: object) -> str:
 
 
 def _checked_args(task: Task[..., Any] | None, args: object) -> Mapping[str, Any]:
-    if not _is_mapping(args):
+    if not is_mapping(args):
         raise OptionInvalid(f"args takes a mapping of names to values, not {shown(args)}.")
     known = () if task is None else tuple(task.signature.arguments.slots)
     for name in args:
         if task is not None and name not in known:
             raise OptionInvalid(f"task {task.name!r} has no parameter {name!r}.{nearest(name, known)}")
     return args
-
-
-def _is_mapping(args: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(args, Mapping)
 
 
 def _meant(app: Shigoto, store: OwnStore, target: object) -> Search:
@@ -269,30 +263,23 @@ def _excerpt(text: str, where: int) -> str:
     return f"…{text[start:stop]}{'…' if stop < len(text) else ''}"
 
 
-class Case(Struct, frozen=True):
-    """One option: what a call says of it, and what a job has; `own` are the options of the job's task."""
-
-    wanted: Callable[[Options], Any]
-    got: Callable[[Job, Options], Any]
-
-
 def unlike(wanted: Options, own: Options, asked: Job) -> Iterator[str]:
     """Where a job, as it was when it was enqueued, is not what `using` has said."""
-    for name, case in CASES.items():
+    for name, (say, have) in CASES.items():
         if name in wanted.said:
-            want, got = case.wanted(wanted), case.got(asked, own)
+            want, got = say(wanted), have(asked, own)
             if want != got:
                 yield f"{name} is {_as_text(got)}, not {_as_text(want)}"
     if "delay" in wanted.said:
-        yield from _unlike_start(wanted, asked)
+        yield from _unlike_start(wanted.run_at, wanted.delay if wanted.run_at is None else None, asked)
     if "expires_in" in wanted.said:
         yield from _unlike_expiry(wanted, asked)
 
 
 def described(wanted: Options) -> Iterator[str]:
-    for name, case in CASES.items():
+    for name, (say, _) in CASES.items():
         if name in wanted.said:
-            yield f"with {name} {_as_text(case.wanted(wanted))}"
+            yield f"with {name} {_as_text(say(wanted))}"
     if "delay" in wanted.said:
         yield f"with {_start(wanted.run_at, wanted.delay)}"
     if "expires_in" in wanted.said:
@@ -303,17 +290,13 @@ def at(instant: Millis) -> str:
     return to_datetime(instant).isoformat()
 
 
-def delay_of(asked: Job) -> Millis:
-    return to_millis(asked.run_at) - to_millis(asked.created_at)
-
-
-def _unlike_start(wanted: Options, asked: Job) -> Iterator[str]:
-    if wanted.run_at is not None:
-        run_at = to_millis(asked.run_at)
-        if run_at != wanted.run_at:
-            yield f"run_at is {at(run_at)}, not {at(wanted.run_at)}"
-    elif (delay := delay_of(asked)) != wanted.delay:
-        yield f"its delay is {delay / 1000:g} s, not {wanted.delay / 1000:g} s"
+def _unlike_start(run_at: Millis | None, delay: Millis | None, asked: Job) -> Iterator[str]:
+    starts = to_millis(asked.run_at)
+    waits = starts - to_millis(asked.created_at)
+    if run_at is not None and starts != run_at:
+        yield f"run_at is {at(starts)}, not {at(run_at)}"
+    if delay is not None and waits != delay:
+        yield f"its delay is {waits / 1000:g} s, not {delay / 1000:g} s"
 
 
 def _unlike_expiry(wanted: Options, asked: Job) -> Iterator[str]:
@@ -354,23 +337,24 @@ def _as_text(value: object) -> str:
 
 
 def _same(name: str) -> Case:
-    return Case(lambda wanted: getattr(wanted, name), lambda job, _: getattr(job, name))
+    return (lambda wanted: getattr(wanted, name), lambda job, _: getattr(job, name))
 
 
-CASES = {
+CASES: dict[str, Case] = {
     **{name: _same(name) for name in ("id", "queue", "priority", "tenant", "key", "max_crashes")},
-    "retry": Case(
+    "retry": (
         lambda wanted: wanted.retry.with_retries(0),
         lambda job, own: (own.retry if job.retry is None else Retry.load(job.retry)).with_retries(0),
     ),
-    "retries": Case(lambda wanted: wanted.retry.retries, lambda job, _: job.max_failures - 1),
-    "timeout": Case(
-        lambda wanted: _limit(wanted.timeout, None), lambda job, own: _limit(own.timeout, job.timeout)
+    "retries": (lambda wanted: wanted.retry.retries, lambda job, _: job.max_failures - 1),
+    "timeout": (
+        lambda wanted: _limit(wanted.timeout, None),
+        lambda job, own: _limit(own.timeout, job.timeout),
     ),
-    "soft_timeout": Case(
+    "soft_timeout": (
         lambda wanted: _limit(wanted.soft_timeout, None),
         lambda job, own: _limit(own.soft_timeout, job.soft_timeout),
     ),
-    "tags": Case(lambda wanted: _list(wanted.tags), lambda job, _: list(job.tags)),
-    "meta": Case(lambda wanted: _json_object(wanted.meta), lambda job, _: _json_object(job.meta)),
+    "tags": (lambda wanted: _list(wanted.tags), lambda job, _: list(job.tags)),
+    "meta": (lambda wanted: _json_object(wanted.meta), lambda job, _: _json_object(job.meta)),
 }

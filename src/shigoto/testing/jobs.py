@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from contextvars import copy_context
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from msgspec import UNSET
@@ -86,7 +85,9 @@ class Jobs:
         self._app = app
         self._mode = mode
         self._state: Any = options.get("state", UNSET)
-        self._store = _store(app, options)
+        now = instant(options["now"], "now") if "now" in options else None
+        file = options.get("store", UNSET)
+        self._store: OwnStore = StoreInMemory(app.url, now) if file is UNSET else StoreInFile(app, file, now)
         self._worker = self._store.job_runner = ManualWorker(app, self._store, mode=mode, state=self._state)
         self._ticks = Ticks(app, self._store, on=options.get("ticks", True))
         self._stack = ExitStack()
@@ -116,10 +117,8 @@ class Jobs:
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
 
     def __repr__(self) -> str:
         return (
@@ -269,7 +268,6 @@ class Jobs:
         return self._worker.claim(1)
 
     def _due_now(self, so_far: int) -> RunLoop:
-        """What has become due, if jobs run by themselves."""
         more = self._best if self._mode == "inline" else list
         return RunLoop(
             self._worker, (), more, before=so_far, remedy="Move the clock in smaller steps to allow more."
@@ -333,13 +331,6 @@ def _span(by: Duration, span: ClockMove) -> Millis:
         if name not in ClockMove.__annotations__:
             raise OptionInvalid(f"advance takes {', '.join(ClockMove.__annotations__)}, not {name!r}.")
     return duration(by, "advance") + duration(timedelta(**span), "advance")
-
-
-def _store(app: Shigoto, options: JobsOptions) -> OwnStore:
-    now = instant(options["now"], "now") if "now" in options else None
-    if "store" not in options:
-        return StoreInMemory(app.url, now)
-    return StoreInFile(app, options["store"], now)
 
 
 def _matching(all_jobs: Compared) -> list[Job]:

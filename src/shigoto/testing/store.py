@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NoReturn, Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, TypeVar
 from uuid import UUID
 
 from msgspec import structs
@@ -44,6 +44,9 @@ from shigoto.schedule.decide import after_failure
 from shigoto.schedule.declare import Declared, declare_op
 from shigoto.schedule.fire import AT_ONCE, due_op, looked_at
 from shigoto.schedule.recurrence import ZoneMissing
+
+if TYPE_CHECKING:
+    from shigoto.testing.worker import ManualWorker
 
 T = TypeVar("T")
 
@@ -72,30 +75,6 @@ class ProcessDied(BaseException):
     """The process of a run has died, right after a checkpoint; no handler should be able to catch that."""
 
 
-class JobRunner(Protocol):
-    """Whoever runs jobs in a test, as its store sees it."""
-
-    def claim_ready(self) -> list[Lease]:
-        """What is to be run now, because of what was just committed."""
-        ...
-
-    def run_ready(self, leases: Sequence[Lease]) -> None:
-        """Run these, and whatever they enqueue."""
-        ...
-
-    async def arun_ready(self, leases: Sequence[Lease]) -> None:
-        """Run these, and whatever they enqueue, on the running event loop."""
-        ...
-
-    def obey(self) -> None:
-        """Pass on what was asked of running jobs."""
-        ...
-
-    def awaited(self, job: Job) -> list[Lease]:
-        """What is to be run now, because somebody waits for this job. Raises ResultTimeout if nobody will run it."""
-        ...
-
-
 class OwnStore(Relay):
     """The jobs of one test. `asked` has each job as it was when it was enqueued; `ours` are the workers of the test,
     and `crashing` those of them that die at their next checkpoint.
@@ -104,7 +83,7 @@ class OwnStore(Relay):
     from handlers.
     """
 
-    job_runner: JobRunner
+    job_runner: "ManualWorker"
 
     def __init__(self, engine: Engine, clock: VirtualClock, *, follows_host: bool) -> None:
         super().__init__(engine)

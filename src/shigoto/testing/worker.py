@@ -20,8 +20,7 @@ from functools import partial
 from math import inf
 from random import Random
 from threading import Timer
-from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import UNSET
 
@@ -226,21 +225,6 @@ MOST_RUNS = 10_000
 HANDLERS_OWN = (Exception, SystemExit, asyncio.CancelledError, ProcessDied)
 
 
-class Holder(Protocol):
-    """Who has claimed the jobs. Handlers see its context variables: no caller's, as at a worker."""
-
-    job_runs: dict[int, JobRun]
-    variables: Variables
-
-    def settle(self, lease: Lease, job_run: JobRun) -> Run | None:
-        """Tell the store how a run ended."""
-        ...
-
-    def release(self, leases: Sequence[Lease]) -> None:
-        """Give back what has not been run."""
-        ...
-
-
 class RunLoop:
     """The runs of one call; what a job has enqueued meanwhile is part of it, and what the app's lifespan has.
 
@@ -250,7 +234,7 @@ class RunLoop:
 
     def __init__(
         self,
-        holder: Holder,
+        worker: "ManualWorker",
         leases: Sequence[Lease],
         more: Callable[[], Sequence[Lease]],
         *,
@@ -259,7 +243,7 @@ class RunLoop:
         remedy: str = "jobs.run_all() goes on with them.",
         raise_errors: bool = False,
     ) -> None:
-        self._holder = holder
+        self._worker = worker
         self._waiting = deque(leases)
         self._more = more
         self._bound = bound
@@ -277,14 +261,12 @@ class RunLoop:
         self._stack.enter_context(capturing())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open = False
         self._settle()
         unstarted = [*self._waiting] if self._current is None else [self._current, *self._waiting]
         if unstarted:
-            self._holder.release(unstarted)
+            self._worker.release(unstarted)
         self._stack.close()
 
     def __iter__(self) -> Iterator[Lease]:
@@ -300,12 +282,12 @@ class RunLoop:
 
     def take(self, lease: Lease) -> tuple[JobRun, Variables]:
         """Begin a run: where it takes place, and the context variables it sees."""
-        job_run = self._job_run = self._holder.job_runs[lease.number] = JobRun()
+        job_run = self._job_run = self._worker.job_runs[lease.number] = JobRun()
         return job_run, self.variables()
 
     def variables(self) -> Variables:
         """Context variables for what belongs to this loop: a run, or the app's lifespan."""
-        variables = self._holder.variables.copy()
+        variables = self._worker.variables.copy()
         variables.run(_inside.set, self)
         return variables
 
@@ -319,9 +301,9 @@ class RunLoop:
         if self._raise_errors and (error := surprising(run)) is not None:
             raise error
 
-    def is_open(self, holder: Holder) -> bool:
+    def is_open(self, worker: "ManualWorker") -> bool:
         """Whether it goes on, and will run what its worker is given."""
-        return self._open and self._holder is holder
+        return self._open and self._worker is worker
 
     def _endless(self, task: str) -> str:
         return (
@@ -335,7 +317,7 @@ class RunLoop:
         if lease is None or job_run is None:
             return None
         self._current = self._job_run = None
-        run = self._holder.settle(lease, job_run)
+        run = self._worker.settle(lease, job_run)
         if run is not None:
             self.runs.append(run)
         return run

@@ -39,22 +39,8 @@ from shigoto.model.text import ERROR_LIMIT, fit
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.log import configure_logging
-from shigoto.worker import process
-from shigoto.worker.child_process import (
-    ChildNews,
-    ChildOrder,
-    ChildReady,
-    ChildUnfit,
-    Halt,
-    Leave,
-    RunBegan,
-    RunEnded,
-    RunJob,
-    RunNews,
-    StartChild,
-    Tell,
-    Warn,
-)
+from shigoto.worker import child_process, process
+from shigoto.worker.child_process import ChildOrder, Halt, Leave, RunJob, StartChild, Tell, Warn
 from shigoto.worker.endings import describe
 from shigoto.worker.interrupts import Interrupts
 from shigoto.worker.process import Inbox, encode
@@ -62,7 +48,6 @@ from shigoto.worker.reporting import capturing, hidden, job_fields
 from shigoto.worker.runner import Runner
 from shigoto.worker.starting import Lifespan
 
-PORTION = 262_144  # bytes to read at once
 TICK = 0.2  # seconds between looks at the progress
 FLUSHED_WITHIN = 0.5  # seconds for spans to leave
 LIFESPAN_ENDS_WITHIN = 10.0  # seconds for the app's lifespan to end; the worker may have less patience
@@ -80,7 +65,7 @@ class ChildOutput:
         self._mute = False
         os.register_at_fork(after_in_child=self._fall_silent)
 
-    def send(self, message: ChildNews) -> None:
+    def send(self, message: child_process.ChildNews) -> None:
         """Send it now, from any thread. What is half sent would make all the rest unreadable, so nothing interrupts.
 
         A destructor that logs may call this in the midst of it; then its words follow.
@@ -123,7 +108,7 @@ class ChildRun:
         self.variables: Variables | None = None
         self.limit_at = inf
         self._output = output
-        self._said = partial(RunNews, number=lease.number, token=lease.token)
+        self._said = partial(child_process.RunNews, number=lease.number, token=lease.token)
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
         """The worker watches the time."""
@@ -170,7 +155,7 @@ class Child:
             try:
                 app, lifespan, runner = self._begin(begin)
             except (Exception, SystemExit) as error:
-                self._output.send(ChildUnfit(_why_unfit(error)))
+                self._output.send(child_process.ChildUnfit(_why_unfit(error)))
                 return 1
             with capturing():
                 self._serve(app, runner)
@@ -203,20 +188,20 @@ class Child:
         return app, lifespan, runner
 
     def _serve(self, app: Shigoto, runner: Runner) -> None:
-        self._output.send(ChildReady())
+        self._output.send(child_process.ChildReady())
         while isinstance(order := self._queue.get(), RunJob) and (child_run := self._child_run) is not None:
             self._interrupts.begin(child_run)
             if order.within is not None:
                 # In a thread that needs no interpreter: it works whatever the handler does.
                 faulthandler.dump_traceback_later(order.within, exit=True, file=self._crash_report)
-            self._output.send(RunBegan())
+            self._output.send(child_process.RunBegan())
             settlement = self._run(runner, child_run)
             faulthandler.cancel_dump_traceback_later()
             if child_run.wanted is not None or child_run.signals.overdue:
                 # The worker kills this process as soon as it hears of the end.
                 app.flush(FLUSHED_WITHIN)
             self._child_run = None
-            self._output.send(RunEnded(settlement))
+            self._output.send(child_process.RunEnded(settlement))
 
     def _run(self, runner: Runner, child_run: ChildRun) -> Settlement:
         if child_run.job.task not in self._async_tasks:
@@ -239,7 +224,7 @@ class Child:
         try:
             while True:
                 if selector.select(None if self._child_run is None else TICK):
-                    data = line.recv(PORTION)
+                    data = line.recv(process.PORTION)
                     if not data:
                         return
                     for order in inbox.feed(data):

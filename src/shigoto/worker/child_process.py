@@ -39,16 +39,8 @@ from msgspec import Struct
 from shigoto.model.job import Lease
 from shigoto.model.worker import Ending, LogTail, Settlement
 from shigoto.observe.log import LogSetup
-from shigoto.worker.process import (
-    BrokenLine,
-    Inbox,
-    Source,
-    encode,
-    how_it_ended,
-    launch,
-    receive,
-    unnamed_file,
-)
+from shigoto.worker import process
+from shigoto.worker.process import launch
 
 PROGRAM = "shigoto.worker.child_main"
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25  # seconds between looks, once the socket has ended
@@ -63,7 +55,7 @@ MEMORY = " The system does that when memory runs out; but people and programs ca
 class StartChild(Struct, frozen=True, kw_only=True, tag=True):
     """Where the app is, on whose behalf jobs run, and how the log is written, if the worker knows."""
 
-    source: Source
+    source: process.Source
     worker: UUID
     log: LogSetup | None
 
@@ -153,7 +145,7 @@ class ChildProcess:
         self._loop = asyncio.get_running_loop()
         self._hear = hear
         self._ended = ended
-        self._inbox = Inbox[ChildNews](ChildNews)
+        self._inbox = process.Inbox[ChildNews](ChildNews)
         self._outbox = bytearray()
         self._pause = FIRST_LOOK
         with ExitStack() as in_case:
@@ -161,7 +153,7 @@ class ChildProcess:
             in_case.callback(self._line.close)
             self._line.setblocking(False)
             with theirs:
-                self._crash_report = unnamed_file("shigoto-words")
+                self._crash_report = process.unnamed_file("shigoto-words")
                 in_case.callback(os.close, self._crash_report)
                 files = theirs.fileno(), self._crash_report
                 arguments = files[0], os.getpid(), files[1]
@@ -182,7 +174,7 @@ class ChildProcess:
 
     def send(self, order: ChildOrder) -> None:
         """Send an order; never blocks. A child that is gone does not receive it."""
-        self._outbox += encode(order)
+        self._outbox += process.encode(order)
         self._write()
 
     def dump(self) -> None:
@@ -218,7 +210,7 @@ class ChildProcess:
     def how(self) -> str:
         """Describe its end in words that continue "the process …"."""
         code = self.code or 0
-        return f"{how_it_ended(code)}.{MEMORY if code == -signal.SIGKILL else ''}"
+        return f"{process.how_it_ended(code)}.{MEMORY if code == -signal.SIGKILL else ''}"
 
     def _whole_crash_report(self) -> str:
         with suppress(OSError):
@@ -229,7 +221,7 @@ class ChildProcess:
         """Read once; return True if there may be more."""
         if self._line.fileno() < 0:
             return False
-        data = receive(self._line)
+        data = process.receive(self._line)
         if data is None:
             return False
         if data:
@@ -237,7 +229,7 @@ class ChildProcess:
                 for news in self._inbox.feed(data):
                     self._hear(self, news)
                 return True
-            except BrokenLine:
+            except process.BrokenLine:
                 # A handler has written to a file that is not its own: nothing this child says can be trusted.
                 self.kill()
         self._loop.remove_reader(self._line)

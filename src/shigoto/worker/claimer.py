@@ -102,7 +102,8 @@ class Claimer:
             if not wants:
                 if self._state.in_touch():
                     self._note_cycle()
-                await self._wakeup.wait(self._until_late())
+                late = [at for pool in self._kinds if (at := pool.slots.next_deadline) is not None]
+                await self._wakeup.wait(max(0.0, min(late) - self._time()) if late else None)
                 continue
             try:
                 await self._claim(wants)
@@ -122,7 +123,7 @@ class Claimer:
         if quiet:
             self._dry.clear()
         thorough = quiet or bool(self._given_back)
-        now = self._time()
+        now, queues = self._time(), self._queues
         wants: dict[WorkKind, Want] = {}
         for pool, kinds in self._kinds.items():
             limit = pool.slots.want(now, buffered=pool.buffered, running=running(pool))
@@ -130,11 +131,7 @@ class Claimer:
             if limit and asking and not pool.resting:
                 for kind, share in self._split(limit, asking, least=int(quiet)):
                     wants[kind] = Want(
-                        tasks=kind.tasks,
-                        queues=self._queues,
-                        limit=share,
-                        alone=kind.alone,
-                        thorough=thorough,
+                        tasks=kind.tasks, queues=queues, limit=share, alone=kind.alone, thorough=thorough
                     )
         return {} if self._can_wait(wants) else wants
 
@@ -219,10 +216,6 @@ class Claimer:
     def _give_back(self, leases: Sequence[Lease]) -> None:
         self._given_back.update(lease.number for lease in leases)
         self._settler.release(leases)
-
-    def _until_late(self) -> float | None:
-        deadlines = [at for pool in self._kinds if (at := pool.slots.next_deadline) is not None]
-        return max(0.0, min(deadlines) - self._time()) if deadlines else None
 
 
 def _shares(wants: dict[WorkKind, Want], leases: list[Lease]) -> dict[WorkKind, list[Lease]]:

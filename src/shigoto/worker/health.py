@@ -245,7 +245,6 @@ def ready_of(readiness: Readiness) -> list[GaugeValue]:
 
 
 def _header(headers: bytes, name: bytes) -> str:
-    """Return the value of a header; empty if it is missing."""
     for line in headers.split(b"\r\n"):
         key, _, value = line.partition(b":")
         if key.strip().lower() == name:

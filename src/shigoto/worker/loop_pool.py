@@ -114,13 +114,7 @@ class LoopPool(Pool):
     """Runs jobs of async tasks, at most `size` at once."""
 
     def __init__(
-        self,
-        state: WorkerState,
-        runner: Runner,
-        *,
-        size: int,
-        settle: Settle,
-        room: Callable[[], None],
+        self, state: WorkerState, runner: Runner, *, size: int, settle: Settle, room: Callable[[], None]
     ) -> None:
         super().__init__(state, size=size, settle=settle, room=room)
         self.time, self.clock = self._loop.time, state.clock

@@ -94,7 +94,6 @@ class Promoter:
             await self._sleep(began_at + PROMOTE_PAUSE)
 
     async def _promote(self) -> float:
-        """Promote once, and return how many seconds to wait."""
         engine, limit = self._state.engine, PROMOTE_AT_ONCE
         promoted = await self._state.ask("promote", engine.promote(limit))
         if promoted.count:

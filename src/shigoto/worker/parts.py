@@ -121,7 +121,6 @@ def isolation_of(app: Shigoto, source: Source | None, *, children: int, virtual:
 
 
 def _obstacle(app: Shigoto, source: Source | None, *, children: int, virtual: bool) -> str | None:
-    """Return the reason why this worker can have no child processes."""
     if not app.engine.capabilities.shared:
         return (
             f"the {app.engine.capabilities.name} engine exists in one process only;"
@@ -151,7 +150,6 @@ def _has_address(app: Shigoto) -> bool:
 
 
 def _obstacle_of(task: Task[..., Any]) -> str | None:
-    """Return the reason why this task cannot run in a child process."""
     module, name = task.fn.__module__, task.fn.__qualname__
     if module in NOT_IMPORTABLE:
         return f"its function {name!r} is in the main program; move it to a module that can be imported"
@@ -285,12 +283,7 @@ class WorkerParts:
             self.process_pool = ProcessPool(state, runner, begin, size=size, settle=put, room=room)
         capabilities = state.engine.capabilities
         self.kinds, unable = routes_of(
-            tasks,
-            isolation,
-            self.loop_pool,
-            self.thread_pool,
-            self.process_pool,
-            shared=capabilities.shared,
+            tasks, isolation, self.loop_pool, self.thread_pool, self.process_pool, shared=capabilities.shared
         )
         self.pools: list[Pool] = list(dict.fromkeys(kind.pool for kind in self.kinds))
         self._reporter = ProgressReporter(state, self.pools)

@@ -27,22 +27,8 @@ from shigoto.model.job import Lease, LogLine
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import ChildFailed, JobStarted
-from shigoto.worker import endings
-from shigoto.worker.child_process import (
-    ChildNews,
-    ChildProcess,
-    ChildReady,
-    ChildUnfit,
-    Halt,
-    Leave,
-    RunBegan,
-    RunEnded,
-    RunJob,
-    RunNews,
-    StartChild,
-    Tell,
-    Warn,
-)
+from shigoto.worker import child_process, endings
+from shigoto.worker.child_process import ChildProcess, Halt, StartChild, Tell, Warn
 from shigoto.worker.pool import Pool, Settle, first_of, slot_of, tell_started
 from shigoto.worker.runner import Runner, too_long
 from shigoto.worker.state import WorkerState
@@ -133,11 +119,11 @@ class ProcessSlot:
         """Return True if the run that is here, or was until now, has passed its hard limit."""
         return self._pool.time() >= self._hard_at
 
-    def is_about(self, said: RunNews) -> bool:
+    def is_about(self, said: child_process.RunNews) -> bool:
         lease = self.lease
         return self.sent and lease is not None and (said.number, said.token) == (lease.number, lease.token)
 
-    def hear(self, said: RunNews | Settlement) -> None:
+    def hear(self, said: child_process.RunNews | Settlement) -> None:
         """Note what the handler has said, while it ran or with its end."""
         signals = self.signals
         if said.progress is not None:
@@ -364,24 +350,24 @@ class ProcessPool(Pool):
         slot.sent = True
         hard, soft = self._runner.limits(lease)
         slot.limit(hard, soft)
-        child.send(RunJob(lease, None if hard is None else hard / 1000 + GRACE + SLACK))
+        child.send(child_process.RunJob(lease, None if hard is None else hard / 1000 + GRACE + SLACK))
 
-    def _heard(self, child: ChildProcess, news: ChildNews) -> None:
+    def _heard(self, child: ChildProcess, news: child_process.ChildNews) -> None:
         slot = next((slot for slot in self._process_slots if slot.child is child), None)
-        if isinstance(news, ChildUnfit):
+        if isinstance(news, child_process.ChildUnfit):
             child.error = news.error
-        elif isinstance(news, ChildReady):
+        elif isinstance(news, child_process.ChildReady):
             child.ready = True
         if slot is None:
             return
-        if isinstance(news, ChildReady) and slot.lease is not None:
+        if isinstance(news, child_process.ChildReady) and slot.lease is not None:
             self._send(slot)
-        elif isinstance(news, RunBegan):
+        elif isinstance(news, child_process.RunBegan):
             slot.begun = True
             child.jobs += 1
-        elif isinstance(news, RunNews) and slot.is_about(news):
+        elif isinstance(news, child_process.RunNews) and slot.is_about(news):
             slot.hear(news)
-        elif isinstance(news, RunEnded) and slot.sent and slot.settlement is None:
+        elif isinstance(news, child_process.RunEnded) and slot.sent and slot.settlement is None:
             self._finished(slot, child, news.settlement)
 
     def _finished(self, slot: ProcessSlot, child: ChildProcess, settlement: Settlement) -> None:
@@ -397,7 +383,6 @@ class ProcessPool(Pool):
         self._go_on()
 
     def _put_out(self, slot: ProcessSlot, settlement: Settlement) -> None:
-        """Take the job out of its slot, and settle it."""
         lease, seconds = slot.lease, self._state.clock() - slot.started if slot.sent else 0.0
         self._state.running_jobs.numbers[slot.index] = 0
         slot.empty()
@@ -466,7 +451,7 @@ class ProcessPool(Pool):
         child, slot.child = slot.child, None
         if child is not None:
             self._leaving.add(child)
-            child.send(Leave())
+            child.send(child_process.Leave())
             self._loop.call_later(LEAVES_WITHIN if child.ready else 0, child.kill)
 
     async def _until_gone(self, deadline: float) -> None:

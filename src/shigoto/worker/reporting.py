@@ -99,7 +99,6 @@ class ProgressReporter:
 
 
 def _report(lease: Lease, signals: Signals) -> Report | None:
-    """Return what this run has said since it was last asked."""
     log = None if signals.lines is None else signals.lines.tail()
     if not signals.progress_changed:
         return None if log is None else Report(number=lease.number, token=lease.token, log=log)

@@ -45,14 +45,7 @@ from msgspec import Struct, structs
 from shigoto.codec import Signature
 from shigoto.context import Context, JobServices, Signals, SoftTimeout, current_context, detached
 from shigoto.encryption import Encryption, Redaction, unredacted
-from shigoto.model.errors import (
-    EncryptionKeyMissing,
-    JobCancelled,
-    JobError,
-    PayloadInvalid,
-    ResultInvalid,
-    StoreUnavailable,
-)
+from shigoto.model import errors
 from shigoto.model.job import FailureKind, Lease
 from shigoto.model.secrets import is_encrypted
 from shigoto.model.time import Millis
@@ -127,7 +120,7 @@ def _guarded(fn: Callable[..., Any], guard: Interrupts) -> Callable[..., Any]:
 def _is_bare(signature: Signature) -> bool:
     try:
         return signature.decode("{}") == {}
-    except PayloadInvalid:
+    except errors.PayloadInvalid:
         return False
 
 
@@ -287,9 +280,9 @@ class Runner:
 
     def _undecoded(self, lease: Lease, plan: TaskPlan, error: BaseException) -> Settlement:
         keyless = is_encrypted(lease.payload) and plan.keys is None
-        if keyless or isinstance(error, EncryptionKeyMissing):
+        if keyless or isinstance(error, errors.EncryptionKeyMissing):
             return endings.keyless(lease, error)
-        if isinstance(error, PayloadInvalid):
+        if isinstance(error, errors.PayloadInvalid):
             return self._refused(lease, error, FailureKind.PAYLOAD_INVALID)
         return self._failed(lease, plan.retry, error)
 
@@ -316,7 +309,6 @@ class Runner:
     def _told_apart(
         self, strand: StrandSlot, lease: Lease, plan: TaskPlan, error: BaseException
     ) -> Settlement:
-        """Tell apart who has cancelled, if it was a cancel."""
         if self.forked:
             end_child(error)
         if isinstance(error, asyncio.CancelledError):
@@ -328,14 +320,14 @@ class Runner:
                 error = _too_long(SoftTimeout, "soft limit", limits_of(lease, plan)[1], error)
             elif strand.task.cancelling() and self._is_first_disturbance(lease):
                 return endings.released(lease)
-        if isinstance(error, StoreUnavailable) and error is strand.signals.trouble:
+        if isinstance(error, errors.StoreUnavailable) and error is strand.signals.trouble:
             return endings.troubled(lease, error)
         return self._failed(lease, plan.retry, error, _kind(strand.wanted, error))
 
     def _raised_sync(self, slot: RunSlot, lease: Lease, plan: TaskPlan, error: BaseException) -> Settlement:
-        if isinstance(error, JobCancelled) and slot.wanted is not None:
+        if isinstance(error, errors.JobCancelled) and slot.wanted is not None:
             return self._gave_in(slot.wanted, lease, plan, error)
-        if isinstance(error, StoreUnavailable) and error is slot.signals.trouble and not self.forked:
+        if isinstance(error, errors.StoreUnavailable) and error is slot.signals.trouble and not self.forked:
             return endings.troubled(lease, error)
         return self._failed(lease, plan.retry, error, _kind(slot.wanted, error))
 
@@ -351,7 +343,7 @@ class Runner:
     def cut_short(self, wanted: Ending, lease: Lease, trace: str | None) -> Settlement:
         """Return the end of a run whose process had to be killed, with what is known of where it was."""
         plan = self._plans[lease.task]
-        settlement = self._gave_in(wanted, lease, plan, JobCancelled())
+        settlement = self._gave_in(wanted, lease, plan, errors.JobCancelled())
         return structs.replace(settlement, traceback=trace) if settlement.error is not None else settlement
 
     def limits(self, lease: Lease) -> tuple[Millis | None, Millis | None]:
@@ -379,7 +371,7 @@ class Runner:
     def _redacted(self, lease: Lease, redaction: Redaction, settlement: Settlement) -> Settlement:
         try:
             return redaction.settlement(settlement, MAX_PAYLOAD)
-        except ResultInvalid as error:
+        except errors.ResultInvalid as error:
             return structs.replace(
                 self._refused(lease, error, FailureKind.RESULT_INVALID),
                 progress=settlement.progress,
@@ -389,7 +381,7 @@ class Runner:
 
     def _undone(self, lease: Lease, plan: TaskPlan, why: str) -> Settlement:
         """Return the end of a run that returned although its transaction was not committed."""
-        return structs.replace(self._failed(lease, plan.retry, JobError(why)), error=why)
+        return structs.replace(self._failed(lease, plan.retry, errors.JobError(why)), error=why)
 
     def _is_first_disturbance(self, lease: Lease) -> bool:
         if lease.number in self._disturbed or len(self._disturbed) >= MOST_DISTURBED:

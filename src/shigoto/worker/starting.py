@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -143,11 +144,8 @@ async def declare(
 
     Raises NotReady, and ScheduleTaken if a schedule that the code does not declare has one of their names.
     """
-
-    def op() -> Op[list[str]]:
-        return declare_op(engine, declared, uuid7, logger.warning)
-
-    return await _patiently(engine, op, who, "declare its schedules", random)
+    declaring = partial(declare_op, engine, declared, uuid7, logger.warning)
+    return await _patiently(engine, declaring, who, "declare its schedules", random)
 
 
 async def want_notices(engine: Engine, who: tuple[str, str], random: Random) -> None:

@@ -6,7 +6,6 @@ A worker stops in phases, which `parts.py` has.
 import asyncio
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from msgspec import Struct
@@ -122,9 +121,7 @@ class Runnable(ABC, Generic[T_co]):
         self._task = asyncio.create_task(self._serve(), name=f"shigoto-{self.kind}-{self.name}")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._switch.reason is None:
             self._switch.throw()
         try:
@@ -145,7 +142,6 @@ class Runnable(ABC, Generic[T_co]):
                 self._loop.call_soon_threadsafe(self._switch.throw, reason)
 
     def _take_loop(self) -> asyncio.AbstractEventLoop:
-        """Keep the running loop as its own."""
         if self._loop is not None:
             raise RuntimeError(
                 f"{self.kind.capitalize()} {self.name} has run already; make a new one, with a new id."

@@ -78,13 +78,7 @@ class ThreadPool(Pool):
     """Runs jobs of sync tasks, at most `size` at once; threads are started when there is work for them."""
 
     def __init__(
-        self,
-        state: WorkerState,
-        runner: Runner,
-        *,
-        size: int,
-        settle: Settle,
-        room: Callable[[], None],
+        self, state: WorkerState, runner: Runner, *, size: int, settle: Settle, room: Callable[[], None]
     ) -> None:
         super().__init__(state, size=size, settle=settle, room=room)
         self._size = size

@@ -32,14 +32,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Due, DueSchedule, Schedule
 from shigoto.model.time import Millis
-from shigoto.observe.events import (
-    ScheduleFailed,
-    ScheduleRemoved,
-    SchedulesDeclared,
-    TickFired,
-    TickLost,
-    TickPassed,
-)
+from shigoto.observe import events
 from shigoto.observe.tracing import Tracing, storing
 from shigoto.queues import tick_within_limits
 from shigoto.schedule.decide import after_failure
@@ -145,7 +138,7 @@ class Ticker(Repeated):
         except ScheduleTaken as error:  # a moment ago
             logger.error("%s: %s", name, error)
         else:
-            self._state.bus.publish(SchedulesDeclared(name, tuple(changed)))
+            self._state.bus.publish(events.SchedulesDeclared(name, tuple(changed)))
 
     async def _cycle(self) -> float:
         """Fire what is due, and return how many seconds to wait."""
@@ -215,16 +208,13 @@ class Ticker(Repeated):
             await _go_on(task, before)
             error = error or asyncio.CancelledError("its code cancels the task that it runs in")
         if isinstance(error, ZoneMissing):
-            self._leave_alone(due.schedule.name, error)
+            if due.schedule.name not in self.tally.left_alone:
+                told = self._state.name, due.schedule.name, error
+                logger.warning("%s: Schedule %s is left to other processes: %s", *told)
+            self.tally.left_alone.add(due.schedule.name)
             return None
         self.tally.left_alone.discard(due.schedule.name)
         return change if error is None else after_failure(due.schedule, error, now)
-
-    def _leave_alone(self, schedule: str, error: ZoneMissing) -> None:
-        if schedule not in self.tally.left_alone:
-            self.tally.left_alone.add(schedule)
-            name = self._state.name
-            logger.warning("%s: Schedule %s is left to other processes: %s", name, schedule, error)
 
     async def _carry_out(self, steps: Sequence[TickStep], now: Millis) -> None:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others. What is
@@ -266,27 +256,30 @@ class Ticker(Repeated):
         bus, name, schedule = self._state.bus, self._state.name, step.change.schedule
         if change is None:
             self.tally.lost(schedule.name)
-            bus.publish(TickLost(name, schedule.name))
+            bus.publish(events.TickLost(name, schedule.name))
             return
         self.tally.told(change, waiting_for_overlap=step.seen.waiting_for_overlap)
         if schedule.errors:
             error = str(schedule.error)
             removes = change.removes
-            bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed, removes))
+            bus.publish(
+                events.ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed, removes)
+            )
             if removes:
-                bus.publish(ScheduleRemoved(name, schedule.name))
+                bus.publish(events.ScheduleRemoved(name, schedule.name))
         for firing in change.firings:
             entry = firing.entry
             late = entry.decided_at - entry.at + self.tally.waited
             if firing.spec is not None:
                 job: UUID = firing.spec.id
-                bus.publish(TickFired(name, schedule.name, entry.at, entry.outcome.value, job, late))
+                bus.publish(events.TickFired(name, schedule.name, entry.at, entry.outcome.value, job, late))
             elif firing.ticks:
-                bus.publish(TickPassed(name, schedule.name, firing.at, entry.outcome.value, firing.ticks))
+                bus.publish(
+                    events.TickPassed(name, schedule.name, firing.at, entry.outcome.value, firing.ticks)
+                )
 
 
 def _marked(changes: list[Change], specs: Sequence[JobSpec]) -> list[Change]:
-    """Return the same changes with these jobs in the place of theirs."""
     jobs = {spec.id: spec for spec in specs}
     return [
         replace(
@@ -483,14 +476,9 @@ class Tally:
 
 def spread(values: Sequence[float]) -> Spread:
     """Return the median of the values, and their 99th percentile."""
-    if not values:
-        return Spread(p50=None, p99=None)
     ordered = sorted(values)
-    return Spread(p50=_at(ordered, 0.50), p99=_at(ordered, 0.99))
-
-
-def _at(ordered: Sequence[float], part: float) -> float:
-    return ordered[max(0, ceil(len(ordered) * part) - 1)]
+    p50, p99 = (ordered[max(0, ceil(len(ordered) * part) - 1)] if ordered else None for part in (0.50, 0.99))
+    return Spread(p50=p50, p99=p99)
 
 
 class Rates(Struct, frozen=True, kw_only=True):

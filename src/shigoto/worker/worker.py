@@ -31,36 +31,16 @@ from shigoto.model.ids import uuid7
 from shigoto.model.text import storable
 from shigoto.model.version import VERSION
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT, Announcement
-from shigoto.observe.events import (
-    SchedulesDeclared,
-    WorkerStarted,
-    WorkerStopped,
-    WorkerStopping,
-)
+from shigoto.observe.events import SchedulesDeclared, WorkerStarted, WorkerStopped, WorkerStopping
 from shigoto.observe.log import log_events, some_of
 from shigoto.options import whole
 from shigoto.task import Task
+from shigoto.worker import starting
 from shigoto.worker.keeper import Beats
 from shigoto.worker.parts import Isolation, WorkerParts, WorkerSettings, isolation_of
 from shigoto.worker.process import RunningJobs, Source
 from shigoto.worker.reporting import capturing
-from shigoto.worker.starting import (
-    MOST_JOBS,
-    MOST_SLOTS,
-    Lifespan,
-    announce,
-    checked_queues,
-    checked_running_jobs,
-    checked_seconds,
-    cores,
-    declare,
-    expect_ready,
-    keep_freed_memory,
-    places,
-    usual_threads,
-    want_notices,
-    with_notices,
-)
+from shigoto.worker.starting import MOST_SLOTS, Lifespan, checked_seconds, cores, usual_threads
 from shigoto.worker.state import Spawn, WorkerState, lease_clock, start_thread
 from shigoto.worker.stopping import LEAST_PATIENCE, Runnable, Stopped
 from shigoto.worker.ticker import Figures
@@ -114,7 +94,7 @@ class Worker(Runnable[Stopped]):
         self._random = random or Random()
         self._spawn = spawn
         self._settings = WorkerSettings(
-            queues=with_notices(checked_queues(queues), wanted=app.notifier is not None),
+            queues=starting.with_notices(starting.checked_queues(queues), wanted=app.notifier is not None),
             concurrency=whole("concurrency", concurrency, 1, MOST_SLOTS),
             threads=usual_threads() if threads is None else whole("threads", threads, 1, MOST_SLOTS),
             children=cores() if children is None else whole("children", children, 0, MOST_SLOTS),
@@ -126,13 +106,14 @@ class Worker(Runnable[Stopped]):
             sweeps=sweeps,
             ticks=ticks and not drain,
             supervised=running_jobs is not None,
-            max_jobs=None if max_jobs is None else whole("max_jobs", max_jobs, 1, MOST_JOBS),
+            max_jobs=None if max_jobs is None else whole("max_jobs", max_jobs, 1, starting.MOST_JOBS),
             unknown_after=app.unknown_after,
         )
         self._any_role = any_role
         self._source = source
-        self._running_jobs = checked_running_jobs(
-            running_jobs, places(self._settings.concurrency, self._settings.threads, self._settings.children)
+        self._running_jobs = starting.checked_running_jobs(
+            running_jobs,
+            starting.places(self._settings.concurrency, self._settings.threads, self._settings.children),
         )
         self._lifespan: Lifespan | None = None
         self._isolation = Isolation(None, frozenset())
@@ -188,12 +169,9 @@ class Worker(Runnable[Stopped]):
         self._app.check()
         if self._app.notifier is not None:
             self._app.notifier.check()
-        keep_freed_memory()
+        starting.keep_freed_memory()
         self._isolation = isolation_of(
-            self._app,
-            self._source,
-            children=self._settings.children,
-            virtual=self._settings.beats == "loop",
+            self._app, self._source, children=self._settings.children, virtual=self._settings.beats == "loop"
         )
         if self._switch.reason is not None:
             return
@@ -212,11 +190,11 @@ class Worker(Runnable[Stopped]):
     async def _begin(self, lifespan: Lifespan) -> float:
         """Enter the lifespan, tell the store of schedules and of this worker, and return when it was told."""
         engine, who = self._app.engine, (self.kind, self.name)
-        await expect_ready(engine, any_role=self._any_role)
+        await starting.expect_ready(engine, any_role=self._any_role)
         self._lifespan_state = await lifespan.enter()
         if self._settings.ticks and self._app.declared:
             if engine.capabilities.repairs:
-                self._declared = await declare(engine, self._app.declared, who, self._random)
+                self._declared = await starting.declare(engine, self._app.declared, who, self._random)
             else:
                 logger.warning(
                     "Worker %s has a server for its store, and leaves schedules to it: %s fire if that was started"
@@ -225,9 +203,9 @@ class Worker(Runnable[Stopped]):
                     some_of(self._app.declared),
                 )
         if self._app.notifier is not None:
-            await want_notices(engine, who, self._random)
+            await starting.want_notices(engine, who, self._random)
         self._announcing = True
-        return await announce(engine, self._announcement(), self._clock, self._random)
+        return await starting.announce(engine, self._announcement(), self._clock, self._random)
 
     async def _withdraw(self) -> None:
         """Take back an announcement that may yet reach the store; if that fails, sweepers will."""
@@ -276,17 +254,8 @@ class Worker(Runnable[Stopped]):
         self._app.exporters.begin()
         if self._app.tracing is not None:
             self._app.tracing.prepare()
-        bus.publish(
-            WorkerStarted(
-                self.name,
-                self.id,
-                settings.queues,
-                settings.concurrency,
-                settings.threads,
-                children=self._children(),
-                supervised=settings.supervised,
-            )
-        )
+        sizes = settings.queues, settings.concurrency, settings.threads, self._children()
+        bus.publish(WorkerStarted(self.name, self.id, *sizes, settings.supervised))
         if self._declared:
             bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))
         if settings.beats == "thread" and not settings.supervised:

@@ -3,7 +3,7 @@
 import pytest
 
 from shigoto import DeclarationError, Traces
-from shigoto.observe.otel import Otel, endpoint_of
+from shigoto.observe.otel import Spans, endpoint_of
 
 WRONG = "ops:hunter2@collector:4318"
 
@@ -34,10 +34,10 @@ def test_spans_are_made_but_not_sent_to_what_is_no_address(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", WRONG)
-    otel = Otel(Traces(), rules=False)
-    with otel.tracer.start_as_current_span("run"):
+    spans = Spans(Traces(), rules=False)
+    with spans.tracer.start_as_current_span("run"):
         pass
-    otel.flush(1)
+    spans.flush(1)
 
     assert "Spans are not sent" in caplog.text
     assert "hunter2" not in caplog.text

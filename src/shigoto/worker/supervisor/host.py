@@ -114,7 +114,6 @@ class Orphans:
             self._kill(())
 
     def _kill(self, known: Collection[int]) -> set[int]:
-        """Kill them, and return those that were there."""
         left = self._find(known)
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):

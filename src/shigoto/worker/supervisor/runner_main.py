@@ -34,35 +34,15 @@ from shigoto.model.errors import ShigotoError
 from shigoto.observe.events import WorkerLeaving, WorkerStarted, WorkerStopping
 from shigoto.observe.log import configure_logging, some_of
 from shigoto.observe.metrics import EventCounters
-from shigoto.worker.process import (
-    PARENT_GONE,
-    Inbox,
-    RunningJobs,
-    WorkerFlag,
-    die_with_parent,
-    encode,
-    prefer_oom_kill,
-    receive,
-)
+from shigoto.worker import process
+from shigoto.worker.process import PARENT_GONE, RunningJobs, WorkerFlag
 from shigoto.worker.process_main import OVERDUE, SignalWatch, StopLevels, Watchdog, exit_after, run_to_the_end
 from shigoto.worker.reporting import hidden, job_fields
 from shigoto.worker.starting import collect_rarely
 from shigoto.worker.stopping import Stopped
+from shigoto.worker.supervisor import runner_process
 from shigoto.worker.supervisor.host import own_files
-from shigoto.worker.supervisor.runner_process import (
-    NO_START,
-    Counted,
-    Files,
-    Finishing,
-    Recycle,
-    RunnerEnded,
-    RunnerHello,
-    RunnerOrder,
-    RunnerReady,
-    Start,
-    StartFailed,
-    Stop,
-)
+from shigoto.worker.supervisor.runner_process import NO_START, RunnerHello, RunnerOrder, Start, StartFailed
 from shigoto.worker.worker import Worker
 
 logger = logging.getLogger("shigoto.worker")
@@ -76,12 +56,12 @@ def main(line: int, memory: int, crash_report: int) -> int:
     for fd in (line, memory, crash_report):
         os.set_inheritable(fd, False)
     faulthandler.enable(crash_report)
-    prefer_oom_kill()
+    process.prefer_oom_kill()
     supervisor = SupervisorLine(line)
     start = supervisor.receive()
     if not isinstance(start, Start):
         return PARENT_GONE
-    die_with_parent(start.parent)
+    process.die_with_parent(start.parent)
     configure_logging(
         format=start.log_format, level=start.log_level.upper(), fields=job_fields, hide=hidden, gather=True
     )
@@ -95,13 +75,13 @@ class SupervisorLine:
         self._socket = socket.socket(fileno=fd)
         self._identity = _identity(fd)
         self._sending = threading.Lock()
-        self._inbox = Inbox[RunnerOrder](RunnerOrder)
+        self._inbox = process.Inbox[RunnerOrder](RunnerOrder)
         self._received: list[RunnerOrder] = []
 
     def send(self, message: Struct) -> None:
         """Send a message. If the supervisor is gone, `receive` finds out."""
         with self._sending, suppress(OSError):
-            self._socket.sendall(encode(message))
+            self._socket.sendall(process.encode(message))
 
     def is_open(self) -> bool:
         """Return True unless this process has closed it, which `receive` would not notice."""
@@ -110,7 +90,7 @@ class SupervisorLine:
     def receive(self) -> RunnerOrder | None:
         """Wait for the next order; None means that the supervisor is gone. Raises BrokenLine."""
         while not self._received:
-            some = receive(self._socket)
+            some = process.receive(self._socket)
             if not some:
                 return None
             self._received = self._inbox.feed(some)[::-1]
@@ -167,9 +147,9 @@ class RunnerMain:
         """
         try:
             while (order := self._line.receive()) is not None:
-                if isinstance(order, Stop):
+                if isinstance(order, runner_process.Stop):
                     self.stop(order.level)
-                elif isinstance(order, Recycle) and self._worker is not None:
+                elif isinstance(order, runner_process.Recycle) and self._worker is not None:
                     self._worker.recycle()
         finally:
             os._exit(PARENT_GONE)
@@ -236,11 +216,11 @@ class RunnerMain:
 
     def _ready(self, _: WorkerStarted) -> None:
         self._begun = True
-        self._line.send(RunnerReady())
+        self._line.send(runner_process.RunnerReady())
 
     def _stopping(self, event: WorkerStopping) -> None:
         if event.reason == "recycled":
-            self._line.send(Finishing())
+            self._line.send(runner_process.Finishing())
 
     async def _beside(self) -> None:
         """See that the line is there; tell what was counted, and which files are loaded whenever handlers have imported
@@ -257,7 +237,7 @@ class RunnerMain:
 
     def _ended(self, stopped: Stopped) -> None:
         self._tell_counts()
-        self._line.send(RunnerEnded(stopped.reason, stopped.unreleased))
+        self._line.send(runner_process.RunnerEnded(stopped.reason, stopped.unreleased))
 
     def _cut_off(self) -> None:
         """End now: a handler has ended the event loop. The jobs that are noted as running may have done it."""
@@ -281,10 +261,10 @@ class RunnerMain:
 
     def _tell_counts(self) -> None:
         if counted := self._counters.take():
-            self._line.send(Counted(counted))
+            self._line.send(runner_process.Counted(counted))
 
     def _tell_files(self, files: set[Path]) -> None:
-        self._line.send(Files(tuple(os.fsencode(path) for path in files)))
+        self._line.send(runner_process.Files(tuple(os.fsencode(path) for path in files)))
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

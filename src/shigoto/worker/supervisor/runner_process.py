@@ -136,8 +136,6 @@ class RunnerEnded(Struct, frozen=True, tag=True):
 
 RunnerOrder = Start | Recycle | Stop
 RunnerNews = RunnerHello | RunnerReady | Files | Counted | StartFailed | Finishing | RunnerEnded
-
-
 Heard = Callable[["RunnerProcess", RunnerNews], None]
 
 

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random
 from uuid import UUID
 
-from msgspec import Struct, structs
+from msgspec import structs
 from msgspec.structs import asdict, replace
 
 from shigoto.engine.open import open_engine
@@ -234,15 +234,9 @@ async def end_groups(groups: Collection[int]) -> None:
         logger.warning("Processes of a dead runner cannot be ended: groups %s", sorted(left))
 
 
-class WhyNot(Struct, frozen=True):
-    """Why the supervisor no longer beats for a runner, and how many seconds it has to end."""
-
-    reason: str
-    patience: float
-
-
-async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState) -> WhyNot | None:
+async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState) -> tuple[str, float] | None:
     """Beat for a runner, from outside of it, until the store does not count it any more, or it is leaving by itself.
+    Return why it must end, and in how many seconds.
 
     The runner beats, too: so it learns of cancels, and gives back what it does not know of. But one long call into
     native code can keep its threads from running at all, for longer than its lease. Its supervisor knows that it lives,
@@ -262,7 +256,7 @@ async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState
             now, reprieve = state.clock(), REPRIEVE * hello.lease
             left = reprieve if now > due + reprieve else sent_at + GIVEN_UP * hello.lease - now
             if left <= 0:
-                return WhyNot(PAUSED, 0.0)
+                return PAUSED, 0.0
             if not paused:
                 paused = True
                 state.bus.publish(RunnerPaused(hello.name, runner.pid))
@@ -279,7 +273,7 @@ async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState
         sent_at = now
         if orders.fenced:
             # Nor does the store know one that has just left; it has said so before.
-            return None if runner.running_jobs.has(WorkerFlag.LEAVING) else WhyNot(FENCED, FENCED_WITHIN)
+            return None if runner.running_jobs.has(WorkerFlag.LEAVING) else (FENCED, FENCED_WITHIN)
 
 
 def _until_next(hello: RunnerHello, state: WorkerState) -> float:

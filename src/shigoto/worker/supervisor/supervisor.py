@@ -44,26 +44,8 @@ from shigoto.worker.process_main import CLOSING_SECONDS, Watchdog
 from shigoto.worker.starting import places
 from shigoto.worker.state import lease_clock
 from shigoto.worker.stopping import Wakeup
-from shigoto.worker.supervisor.host import (
-    Orphans,
-    ReadyFile,
-    ServiceManager,
-    Watch,
-    call_at_eof,
-    memory_of,
-    orphans_adopted,
-)
-from shigoto.worker.supervisor.runner_process import (
-    NO_START,
-    Counted,
-    Files,
-    Reaper,
-    RunnerNews,
-    RunnerProcess,
-    RunnerReady,
-    Start,
-    StartFailed,
-)
+from shigoto.worker.supervisor import host, runner_process
+from shigoto.worker.supervisor.runner_process import RunnerNews, RunnerProcess, Start, StartFailed
 from shigoto.worker.supervisor.store import FENCED, SupervisorStore, beat_for, deaths_in, persist
 
 SOUND = 1.0  # seconds at work that make a start a good one
@@ -175,8 +157,8 @@ def supervise(start: Start, settings: SupervisorSettings, tell: Callable[[StartF
     configure_logging(format=start.log_format, level=start.log_level.upper(), never_wait=True)
     if settings.notice is not None:
         logger.info("%s", settings.notice)
-    orphans = Orphans()
-    with Watchdog(before_end=orphans.kill_all) as watchdog, orphans_adopted():
+    orphans = host.Orphans()
+    with Watchdog(before_end=orphans.kill_all) as watchdog, host.orphans_adopted():
         supervisor = Supervisor(start, settings, watchdog, orphans)
         # Never another kind of loop: this one hears signals whatever happens, and needs nothing that is not there.
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
@@ -201,7 +183,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, start: Start, settings: SupervisorSettings, watchdog: Watchdog, orphans: Orphans
+        self, start: Start, settings: SupervisorSettings, watchdog: Watchdog, orphans: host.Orphans
     ) -> None:
         self._bus = Bus()
         log_events(self._bus)
@@ -224,13 +206,13 @@ class Supervisor:
         self._watchdog = watchdog
         self._orphans = orphans
         self._name = start.name or f"{socket.gethostname()}:{os.getpid()}"
-        self._reaper = Reaper()
+        self._reaper = runner_process.Reaper()
         self._slots = [RunnerSlot(name) for name in settings.names(start.name)]
         self._runners: dict[RunnerProcess, asyncio.Task[float | None]] = {}
-        self._watch = Watch(self._reload) if settings.reload else None
-        self._ready_file = ReadyFile(settings.ready_file)
+        self._watch = host.Watch(self._reload) if settings.reload else None
+        self._ready_file = host.ReadyFile(settings.ready_file)
         self._clock = lease_clock()
-        self._manager = ServiceManager(os.environ)
+        self._manager = host.ServiceManager(os.environ)
         self._signals_heard = 0
         self._level = 0
         self._limit = inf
@@ -352,7 +334,9 @@ class Supervisor:
             if not (self._was_ready or self._settings.reload) and slot.is_hopeless(runner):
                 how = how_it_ended(runner.dead.result())
                 self._give_up(
-                    StartFailed(NO_START, f"Every process that loads the app dies: the last one {how}.")
+                    StartFailed(
+                        runner_process.NO_START, f"Every process that loads the app dies: the last one {how}."
+                    )
                 )
                 return None
             return slot.pause(runner, wait_for_change=False)
@@ -391,13 +375,13 @@ class Supervisor:
         self._tell_ready()
         why_not = await beat_for(runner, hello, state)
         if why_not is not None:
-            self._replace(runner, why_not.reason, why_not.patience)
+            self._replace(runner, *why_not)
 
     async def _weigh(self, runner: RunnerProcess) -> None:
         most = self._settings.max_memory
         while most is not None and not runner.finishing.done():
             await asyncio.sleep(WEIGH_EVERY)
-            memory = memory_of(runner.pid) or 0
+            memory = host.memory_of(runner.pid) or 0
             if memory > most and not self._level:
                 self._bus.publish(
                     RunnerRetired(self._name, runner.pid, f"it uses {memory >> 20} MB of memory")
@@ -410,11 +394,11 @@ class Supervisor:
             runner.end_within(patience)
 
     def _heard(self, runner: RunnerProcess, news: RunnerNews) -> None:
-        if isinstance(news, RunnerReady):
+        if isinstance(news, runner_process.RunnerReady):
             self._was_ready = True
-        elif isinstance(news, Files) and self._watch is not None:
+        elif isinstance(news, runner_process.Files) and self._watch is not None:
             self._watch.add(news.paths)
-        elif isinstance(news, Counted) and self._metrics is not None:
+        elif isinstance(news, runner_process.Counted) and self._metrics is not None:
             self._metrics.add(news.samples)
 
     def _tell_ready(self) -> None:
@@ -453,7 +437,7 @@ class Supervisor:
         for number in numbers:
             signal.signal(number, self._signalled)
         if self._settings.stop_on_eof:
-            call_at_eof(self._loop, self.stop)
+            host.call_at_eof(self._loop, self.stop)
         # A stop that was asked for during the start has waited for this.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
