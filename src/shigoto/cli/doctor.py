@@ -91,7 +91,7 @@ def doctor(ctx: click.Context, store: str | None, *, deep: bool, as_json: bool) 
     if as_json:
         output.print_json({"findings": found})
     else:
-        click.echo("\n".join(report(found, output.width_of())), color=output.in_colour())
+        output.print_lines(report(found, output.width_of()))
     return 1 if any(finding.level is Level.PROBLEM for finding in found) else 0
 
 

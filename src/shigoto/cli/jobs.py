@@ -7,7 +7,7 @@ named, one by one; with a filter, `bulk.py` does it.
 import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
@@ -37,7 +37,7 @@ from shigoto.cli.arguments import (
 )
 from shigoto.cli.bulk import FORCED, BulkRequest, cancel_matching, redrive_matching, takes_care
 from shigoto.cli.confirm import confirmed, expect_confirmation, names, print_or_warn
-from shigoto.cli.output import Column
+from shigoto.cli.output import Column, Columns
 from shigoto.cli.target import is_there, shared, split_store, suggest, takes_target, target_of
 from shigoto.cli.watch import EndRates, Watching, json_line, takes_watch, watch
 from shigoto.filters import MAX_PAGE, Filters, wanted
@@ -224,7 +224,7 @@ def stats(ctx: click.Context, store: str | None, *, watch: float | None, as_json
     if as_json:
         output.print_json({"total": output.total(queues), "queues": queues})
     else:
-        click.echo("\n".join(stats_table(queues, output.width_of())), color=output.in_colour())
+        output.print_lines(stats_table(queues, output.width_of()))
 
 
 def _counts(engine: "Engine") -> dict[str, Counts]:
@@ -313,7 +313,7 @@ def list_jobs(
         output.print_json([output.record(job) for job in jobs])
         return
     width = output.width_of()
-    click.echo("\n".join(_jobs_lines(jobs, filters, width)), color=output.in_colour())
+    output.print_lines(_jobs_lines(jobs, filters, width))
     if len(jobs) == limit and width is not None:
         click.echo(f"These are the newest {limit}; see more with --limit.", err=True)
 
@@ -338,30 +338,22 @@ def _jobs_lines(jobs: Sequence[Job], filters: Filters, width: int | None) -> lis
 
 def jobs_table(jobs: Sequence[Job], width: int | None, now: datetime) -> list[str]:
     """A line per job. On a terminal (one with a width) times are local and short, else ISO 8601 in UTC."""
-    columns = [
-        Column("job", right=True),
-        Column("task", least=8),
-        Column("queue", least=7, spare=5),
-        Column("state", paint=output.paint_state),
-        Column("prio", right=True, spare=3),
-        Column("retries", right=True, spare=2),
-        Column("created", spare=4),
-        Column("payload or error", least=10, spare=1),
+    brief = width is not None
+    columns: Columns[Job] = [
+        (Column("job", right=True), lambda job: f"#{job.number}"),
+        (Column("task", least=8), lambda job: job.task),
+        (Column("queue", least=7, spare=5), lambda job: job.queue),
+        (Column("state", paint=output.paint_state), lambda job: _state(job, now)),
+        (Column("prio", right=True, spare=3), lambda job: str(job.priority)),
+        (Column("retries", right=True, spare=2), _retries),
+        (Column("created", spare=4), lambda job: output.instant(job.created_at, now, brief=brief)),
+        (Column("payload or error", least=10, spare=1), output.preview),
     ]
-    return output.table(columns, [_job_row(job, now, brief=width is not None) for job in jobs], width)
+    return output.table_of(jobs, columns, width)
 
 
-def _job_row(job: Job, now: datetime, *, brief: bool) -> list[str]:
-    return [
-        f"#{job.number}",
-        job.task,
-        job.queue,
-        _state(job, now),
-        str(job.priority),
-        f"{min(job.failures, job.max_failures - 1)}/{job.max_failures - 1}",
-        output.instant(job.created_at, now, brief=brief),
-        output.preview(job),
-    ]
+def _retries(job: Job) -> str:
+    return f"{min(job.failures, job.max_failures - 1)}/{job.max_failures - 1}"
 
 
 def _state(job: Job, now: datetime) -> str:
@@ -391,45 +383,33 @@ def workers(ctx: click.Context, store: str | None, as_json: bool) -> None:
     elif not found:
         click.echo("There are no workers.")
     else:
-        lines = workers_table(found, output.width_of(), datetime.now(UTC))
-        click.echo("\n".join(lines), color=output.in_colour())
+        output.print_lines(workers_table(found, output.width_of(), datetime.now(UTC)))
 
 
 def workers_table(found: Sequence[WorkerRecord], width: int | None, now: datetime) -> list[str]:
     """A line per worker, in the order of their start."""
-    columns = [
-        Column("worker", least=8),
-        Column("host", least=6, spare=5),
-        Column("pid", right=True, spare=3),
-        Column("queues", least=6, spare=4),
-        Column("slots", right=True, spare=6),
-        Column("jobs", right=True),
-        Column("since", spare=7),
-        Column("lease", paint=_paint_lease),
-        Column("alone", spare=8),
-        Column("state", spare=2),
-        Column("version", spare=9),
+    brief = width is not None
+    columns: Columns[WorkerRecord] = [
+        (Column("worker", least=8), lambda each: output.one_line(each.name)),
+        (Column("host", least=6, spare=5), lambda each: output.one_line(each.host) or "-"),
+        (Column("pid", right=True, spare=3), lambda each: str(each.pid or "-")),
+        (
+            Column("queues", least=6, spare=4),
+            lambda each: "all" if each.queues is None else ",".join(each.queues),
+        ),
+        (Column("slots", right=True, spare=6), lambda each: str(each.slots)),
+        (Column("jobs", right=True), lambda each: str(each.processing)),
+        (Column("since", spare=7), lambda each: output.instant(each.started_at, now, brief=brief)),
+        (Column("lease", paint=_paint_lease), lambda each: _lease(each.lease_until - now)),
+        (Column("alone", spare=8), lambda each: "yes" if each.isolates else "no"),
+        (Column("state", spare=2), lambda each: "stopping" if each.stopping else "working"),
+        (Column("version", spare=9), lambda each: output.one_line(each.version)),
     ]
-    return output.table(
-        columns, [_worker_row(worker, now, brief=width is not None) for worker in found], width
-    )
+    return output.table_of(found, columns, width)
 
 
-def _worker_row(worker: WorkerRecord, now: datetime, *, brief: bool) -> list[str]:
-    left = worker.lease_until - now
-    return [
-        output.one_line(worker.name),
-        output.one_line(worker.host) or "-",
-        str(worker.pid or "-"),
-        "all" if worker.queues is None else ",".join(worker.queues),
-        str(worker.slots),
-        str(worker.processing),
-        output.instant(worker.started_at, now, brief=brief),
-        f"{output.span(left)} left" if left.total_seconds() >= 0 else f"{output.span(-left)} overdue",
-        "yes" if worker.isolates else "no",
-        "stopping" if worker.stopping else "working",
-        output.one_line(worker.version),
-    ]
+def _lease(left: timedelta) -> str:
+    return f"{output.span(left)} left" if left >= timedelta() else f"{output.span(-left)} overdue"
 
 
 def _paint_lease(text: str) -> str:

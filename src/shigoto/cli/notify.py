@@ -54,7 +54,7 @@ def list_rules(ctx: click.Context, *, as_json: bool) -> None:
     elif records:
         columns = [Column("rule"), Column("on"), Column("targets"), Column("how often")]
         rows = [[record.name, record.on, ", ".join(record.targets), _how_often(record)] for record in records]
-        click.echo("\n".join(output.table(columns, rows, output.width_of())), color=output.in_colour())
+        output.print_lines(output.table(columns, rows, output.width_of()))
     else:
         click.echo("The app has no rules: nobody is told of anything.")
 

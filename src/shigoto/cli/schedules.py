@@ -21,7 +21,7 @@ from shigoto.cli import output
 from shigoto.cli.arguments import audited, hinting_at_texts, read_arguments, read_length, read_object
 from shigoto.cli.confirm import print_result
 from shigoto.cli.jobs import ActionResult, act_on_each, expect_known
-from shigoto.cli.output import Column
+from shigoto.cli.output import Column, Columns
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
 from shigoto.model.errors import ScheduleInvalid, nearest
 from shigoto.model.job import KEY_MODES
@@ -50,6 +50,7 @@ PLAN = (
     "fold", "when_failed",
 )  # fmt: skip
 TICKS = 20
+FIRES = [outcome for outcome in TickOutcome if outcome.fires]
 
 LABEL = 12
 STATUS_COLOURS = {"paused": "yellow", "failed": "red", "undeclared": "yellow", "unreadable": "red"}
@@ -252,34 +253,25 @@ def with_zone(at: datetime, tz: str) -> datetime:
 
 
 def schedules_table(found: Sequence[ScheduleRecord], width: int | None, now: datetime) -> list[str]:
-    columns = [
-        Column("schedule", least=8),
-        Column("when", least=9),
-        Column("time zone", least=6, spare=3),
-        Column("task", least=6, spare=2),
-        Column("status", paint=output.painter(STATUS_COLOURS)),
-        Column("next tick"),
-        Column("fired", right=True, spare=5),
-        Column("missed", right=True, spare=4),
-        Column("declared in", least=8, spare=6),
+    brief = width is not None
+    columns: Columns[ScheduleRecord] = [
+        (Column("schedule", least=8), lambda each: output.one_line(each.name)),
+        (Column("when", least=9), lambda each: output.one_line(each.when)),
+        (Column("time zone", least=6, spare=3), lambda each: output.one_line(each.tz)),
+        (Column("task", least=6, spare=2), lambda each: output.one_line(each.task or "-")),
+        (Column("status", paint=output.painter(STATUS_COLOURS)), lambda each: each.status),
+        (
+            Column("next tick"),
+            lambda each: "-" if each.next_at is None else output.instant(each.next_at, now, brief=brief),
+        ),
+        (
+            Column("fired", right=True, spare=5),
+            lambda each: str(sum(each.counts.get(outcome, 0) for outcome in FIRES)),
+        ),
+        (Column("missed", right=True, spare=4), lambda each: str(each.counts.get(TickOutcome.MISSED, 0))),
+        (Column("declared in", least=8, spare=6), lambda each: output.one_line(each.origin or "-")),
     ]
-    return output.table(columns, [_schedule_row(each, now, brief=width is not None) for each in found], width)
-
-
-def _schedule_row(record: ScheduleRecord, now: datetime, *, brief: bool) -> list[str]:
-    counts = record.counts
-    fired = sum(counts.get(outcome, 0) for outcome in TickOutcome if outcome.fires)
-    return [
-        output.one_line(record.name),
-        output.one_line(record.when),
-        output.one_line(record.tz),
-        output.one_line(record.task or "-"),
-        record.status,
-        "-" if record.next_at is None else output.instant(record.next_at, now, brief=brief),
-        str(fired),
-        str(counts.get(TickOutcome.MISSED, 0)),
-        output.one_line(record.origin or "-"),
-    ]
+    return output.table_of(found, columns, width)
 
 
 def record_of(record: ScheduleRecord) -> dict[str, object]:
@@ -374,26 +366,23 @@ def preview_of(given: Definition, tz: str, since: Millis, to: Millis | None, lim
 
 
 def history_table(ticks: Sequence[TickRecord], tz: str, width: int | None) -> list[str]:
-    columns = [
-        Column("tick"),
-        Column("outcome", paint=output.painter(OUTCOME_COLOURS)),
-        Column("ticks", right=True, spare=2),
-        Column("late", right=True, spare=1),
-        Column("job", spare=3),
-    ]
     local = zone_or_utc(tz)
-    return output.table(columns, [_tick_row(tick, local) for tick in ticks], width)
-
-
-def _tick_row(tick: TickRecord, zone: tzinfo) -> list[str]:
-    has_time = tick.outcome.fires and tick.outcome is not TickOutcome.RUN_NOW
-    return [
-        in_zone(tick.at, zone),
-        tick.outcome.replace("_", " "),
-        str(tick.count),
-        output.span(timedelta(seconds=tick.lateness)) if has_time else "-",
-        "-" if tick.job is None else str(tick.job),
+    columns: Columns[TickRecord] = [
+        (Column("tick"), lambda tick: in_zone(tick.at, local)),
+        (
+            Column("outcome", paint=output.painter(OUTCOME_COLOURS)),
+            lambda tick: tick.outcome.replace("_", " "),
+        ),
+        (Column("ticks", right=True, spare=2), lambda tick: str(tick.count)),
+        (Column("late", right=True, spare=1), _lateness),
+        (Column("job", spare=3), lambda tick: "-" if tick.job is None else str(tick.job)),
     ]
+    return output.table_of(ticks, columns, width)
+
+
+def _lateness(tick: TickRecord) -> str:
+    has_time = tick.outcome.fires and tick.outcome is not TickOutcome.RUN_NOW
+    return output.span(timedelta(seconds=tick.lateness)) if has_time else "-"
 
 
 @click.command(name="list")
@@ -415,8 +404,7 @@ def list_schedules(ctx: click.Context, store: str | None, *, as_json: bool) -> N
             "There are no schedules. Declare some with @app.cron, or see `shigoto schedules add --help`."
         )
     else:
-        lines = schedules_table(found, output.width_of(), datetime.now(UTC))
-        click.echo("\n".join(lines), color=output.in_colour())
+        output.print_lines(schedules_table(found, output.width_of(), datetime.now(UTC)))
 
 
 @click.command()
@@ -431,7 +419,7 @@ def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     if as_json:
         output.print_json(record_of(record))
     else:
-        click.echo("\n".join(page(record, output.width_of())), color=output.in_colour())
+        output.print_lines(page(record, output.width_of()))
 
 
 @click.command()
@@ -530,7 +518,7 @@ def history(
     elif not ticks:
         click.echo("There were no ticks so far.")
     else:
-        click.echo("\n".join(history_table(ticks, tz, output.width_of())), color=output.in_colour())
+        output.print_lines(history_table(ticks, tz, output.width_of()))
 
 
 def _definition(ctx: click.Context, store: str | None, name: str) -> tuple[Definition, Millis]:

@@ -135,7 +135,7 @@ def show(
         log_lines=log_lines,
         hint=target.hint(store),
     )
-    click.echo("\n".join(lines), color=output.in_colour())
+    output.print_lines(lines)
 
 
 def presentable(story: Story) -> Story:

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from shigoto.app import Shigoto
 from shigoto.cli import output
-from shigoto.cli.output import Column
+from shigoto.cli.output import Column, Columns
 from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.codec.signature import raw_signature
 from shigoto.model.time import Millis
@@ -67,7 +67,7 @@ def tasks(ctx: click.Context, name: str | None, as_json: bool) -> None:
         if as_json:
             output.print_json(record(task, planned))
         else:
-            click.echo("\n".join(page(task, output.width_of(), planned)), color=output.in_colour())
+            output.print_lines(page(task, output.width_of(), planned))
     elif as_json:
         output.print_json([record_in_list(task, schedules_of(app, task)) for task in app.tasks.values()])
     elif app.tasks:
@@ -89,22 +89,25 @@ def in_short(schedule: "Declared") -> str:
 
 def tasks_table(app: Shigoto, width: int | None) -> list[str]:
     """A line per task, in the order of their declaration."""
-    columns = [
-        Column("task"),
-        Column("kind", spare=3),
-        Column("when", least=9, spare=4),
-        Column("parameters", least=8, spare=2),
-        Column("queue", least=6, spare=5),
-        Column("runs in", spare=7),
-        Column("timeout", right=True, spare=8),
-        Column("attempts", right=True, spare=6),
-        Column("declared", least=8, spare=9),
-        Column("what it does", least=12, spare=1),
+    planned = {name: schedules_of(app, task) for name, task in app.tasks.items()}
+    columns: Columns[AnyTask] = [
+        (Column("task"), lambda task: task.name),
+        (Column("kind", spare=3), lambda task: kind_of(planned[task.name])),
+        (
+            Column("when", least=9, spare=4),
+            lambda task: ", ".join(in_short(each) for each in planned[task.name]) or "-",
+        ),
+        (Column("parameters", least=8, spare=2), _parameters),
+        (Column("queue", least=6, spare=5), lambda task: task.options.queue),
+        (Column("runs in", spare=7), lambda task: task.executor),
+        (Column("timeout", right=True, spare=8), lambda task: _span(task.options.timeout) or "-"),
+        (Column("attempts", right=True, spare=6), lambda task: str(task.options.retry.retries + 1)),
+        (Column("declared", least=8, spare=9), lambda task: "{}:{}".format(*place_of(task))),
+        (Column("what it does", least=12, spare=1), lambda task: output.one_line(summary_of(task))),
     ]
-    rows = [_row(task, schedules_of(app, task)) for task in app.tasks.values()]
     if not any(app.declared):  # nothing is ever due
-        columns, rows = [*columns[:2], *columns[3:]], [[*row[:2], *row[3:]] for row in rows]
-    return output.table(columns, rows, width)
+        columns = [*columns[:2], *columns[3:]]
+    return output.table_of(list(app.tasks.values()), columns, width)
 
 
 def page(task: AnyTask, width: int | None, schedules: "Sequence[Declared]" = ()) -> list[str]:
@@ -162,24 +165,11 @@ def in_words(retry: Retry) -> str:
     return f"{retry.retries}, after {about}{', '.join(spans)}{more}"
 
 
-def _row(task: AnyTask, schedules: "Sequence[Declared]") -> list[str]:
-    module, line = place_of(task)
-    options = task.options
-    return [
-        task.name,
-        kind_of(schedules),
-        ", ".join(in_short(each) for each in schedules) or "-",
-        ", ".join(
-            name if parameter.default is Parameter.empty else f"{name}?"
-            for name, parameter in list(raw_signature(task.fn).parameters.items())[task.takes_context :]
-        ),
-        options.queue,
-        task.executor,
-        _span(options.timeout) or "-",
-        str(options.retry.retries + 1),
-        f"{module}:{line}",
-        output.one_line(summary_of(task)),
-    ]
+def _parameters(task: AnyTask) -> str:
+    known = list(raw_signature(task.fn).parameters.items())[task.takes_context :]
+    return ", ".join(
+        name if parameter.default is Parameter.empty else f"{name}?" for name, parameter in known
+    )
 
 
 def _default(parameter: TaskParameter) -> str:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from shigoto.cli import output
 from shigoto.cli.arguments import actor, misuse, read_length
 from shigoto.cli.confirm import print_result
-from shigoto.cli.output import Column
+from shigoto.cli.output import Column, Columns
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
 from shigoto.model.errors import StoreRefused
 from shigoto.model.service import SCOPES, Scope, Token
@@ -111,7 +111,7 @@ def list_tokens(ctx: click.Context, store: str | None, *, as_json: bool) -> None
     if as_json:
         output.print_json(records)
     elif records:
-        click.echo("\n".join(tokens_table(records, output.width_of())), color=output.in_colour())
+        output.print_lines(tokens_table(records, output.width_of()))
     else:
         click.echo("There are no tokens: the service can be used on this machine only, by anybody.")
 
@@ -135,30 +135,26 @@ def revoke(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None
 
 
 def tokens_table(records: Sequence[TokenRecord], width: int | None) -> list[str]:
-    columns = [
-        Column("id"),
-        Column("name", least=6),
-        Column("status", paint=output.painter(STATUS_COLOURS)),
-        Column("scopes", least=6),
-        Column("queues", least=6, spare=3),
-        Column("tenant", least=6, spare=4),
-        Column("expires", spare=2),
-        Column("created", spare=1),
+    columns: Columns[TokenRecord] = [
+        (Column("id"), lambda each: each.id),
+        (Column("name", least=6), lambda each: output.one_line(each.name)),
+        (Column("status", paint=output.painter(STATUS_COLOURS)), lambda each: each.status),
+        (Column("scopes", least=6), lambda each: ", ".join(each.scopes)),
+        (
+            Column("queues", least=6, spare=3),
+            lambda each: "all" if each.queues is None else ", ".join(each.queues),
+        ),
+        (
+            Column("tenant", least=6, spare=4),
+            lambda each: output.one_line("all" if each.tenant is None else each.tenant),
+        ),
+        (
+            Column("expires", spare=2),
+            lambda each: "never" if each.expires_at is None else output.iso(each.expires_at),
+        ),
+        (Column("created", spare=1), lambda each: output.iso(each.created_at)),
     ]
-    return output.table(columns, [_row(each) for each in records], width)
-
-
-def _row(each: TokenRecord) -> list[str]:
-    return [
-        each.id,
-        output.one_line(each.name),
-        each.status,
-        ", ".join(each.scopes),
-        "all" if each.queues is None else ", ".join(each.queues),
-        "all" if each.tenant is None else output.one_line(each.tenant),
-        "never" if each.expires_at is None else output.iso(each.expires_at),
-        output.iso(each.created_at),
-    ]
+    return output.table_of(records, columns, width)
 
 
 def _record(each: Token, now: int, text: str | None = None) -> TokenRecord:
