@@ -71,34 +71,24 @@ class Configured(click.Command):
 
 
 def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
-    """An option that a variable and the settings file can set, too."""
+    """An option that a variable and the settings file can set, too. Help shows its default, and seconds as such."""
+    attributes.setdefault("show_default", "default" in attributes)
+    if isinstance(attributes.get("type"), Seconds):
+        attributes.setdefault("metavar", "SECONDS")
     return click.option(flag, cls=Setting, envvar=variable(flag.partition("/")[0]), **attributes)
 
 
 @click.command(cls=Configured)
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @setting(
-    "--queues",
-    type=Queues(),
-    metavar="A,B",
-    show_default="all",
-    shell_complete=suggest("queues"),
+    "--queues", type=Queues(), metavar="A,B", show_default="all", shell_complete=suggest("queues"),
     help="Only from these queues.",
-)
+)  # fmt: skip
 @setting(
-    "--processes",
-    type=click.IntRange(0, MOST_PROCESSES),
-    show_default="1; without --app $WORKER_COUNT, or 3",
+    "--processes", type=click.IntRange(0, MOST_PROCESSES), show_default="1; without --app $WORKER_COUNT, or 3",
     help="Runner processes; 0 for none but this one.",
-)
-@setting(
-    "--concurrency",
-    type=SLOTS,
-    default=CONCURRENCY,
-    show_default=True,
-    metavar="N",
-    help="Async jobs at once, in each.",
-)
+)  # fmt: skip
+@setting("--concurrency", type=SLOTS, default=CONCURRENCY, metavar="N", help="Async jobs at once, in each.")
 @setting(
     "--threads",
     type=SLOTS,
@@ -107,12 +97,9 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
     help="Sync jobs at once, in each.",
 )
 @setting(
-    "--children",
-    type=click.IntRange(0, MOST_SLOTS),
-    show_default="1 per core",
-    metavar="N",
+    "--children", type=click.IntRange(0, MOST_SLOTS), show_default="1 per core", metavar="N",
     help="Jobs in processes of their own, of each.",
-)
+)  # fmt: skip
 @setting(
     "--drain",
     is_flag=True,
@@ -135,45 +122,31 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
     "--lease",
     type=Seconds(1, DAY),
     default=LEASE / 1000,
-    show_default=True,
-    metavar="SECONDS",
     help="Without a beat for so long, others get the jobs.",
 )
 @setting(
     "--poll",
     type=Seconds(0.010, DAY),
     default=POLL / 1000,
-    show_default=True,
-    metavar="SECONDS",
     help="The longest wait between looks at the store.",
 )
 @setting(
-    "--stop-timeout",
-    type=Seconds(0, DAY),
-    default=STOP_TIMEOUT / 1000,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a stop may take.",
+    "--stop-timeout", type=Seconds(0, DAY), default=STOP_TIMEOUT / 1000, help="How long a stop may take."
 )
 @setting("--name", show_default="host and process", help="What the logs call it.")
 @setting("--ready-file", type=Path, metavar="FILE", help="A file that is there while it is ready.")
 @setting(
-    "--health",
-    type=HealthPlace(),
-    metavar="[HOST:]PORT",
+    "--health", type=HealthPlace(), metavar="[HOST:]PORT",
     help="A port that says whether it is ready: /healthz and /readyz.",
-)
+)  # fmt: skip
 @setting("--stop-on-eof", is_flag=True, help="Stop when standard input ends, or whoever holds it.")
 @setting(
-    "--stats-every",
-    type=Seconds(0, DAY),
-    show_default="30; with --app 0",
-    metavar="SECONDS",
+    "--stats-every", type=Seconds(0, DAY), show_default="30; with --app 0",
     help="How often the log has a line of counts; 0 for never.",
-)
+)  # fmt: skip
 @setting("--any-role", is_flag=True, help="Work even as a superuser, or as the owner of the schema.")
-@setting("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@setting("--log-format", type=click.Choice(["text", "json"]), default="text")
+@setting("--log-level", type=click.Choice(LEVELS), default="info")
 @takes_target
 def worker(ctx: click.Context, store: str | None, **flags: Any) -> int:
     """Run jobs until told to stop.
