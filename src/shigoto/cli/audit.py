@@ -24,11 +24,9 @@ from shigoto.model.time import to_datetime
 )
 @click.option("--limit", default=ROWS, show_default=True, type=click.IntRange(1, MAX_PAGE), help="How many.")
 @click.option(
-    "--before",
-    type=click.IntRange(0, MAX_NUMBER),
-    metavar="NUMBER",
+    "--before", type=click.IntRange(0, MAX_NUMBER), metavar="NUMBER",
     help="Only older ones than the entry of this number: the next page.",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="For programs: complete records in one array.")
 @takes_target
 def audit(

@@ -445,12 +445,9 @@ def summary(report: DemoReport, *, kept: str | None) -> list[str]:
 
 @click.command()
 @click.option(
-    "--seconds",
-    type=click.FloatRange(0, 3_600, min_open=True),
-    default=SHOW_FOR,
-    show_default=True,
+    "--seconds", type=click.FloatRange(0, 3_600, min_open=True), default=SHOW_FOR, show_default=True,
     help="How long to make jobs.",
-)
+)  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep the store, and say where it is.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome for programs, and nothing else.")
 def demo(seconds: float, keep: bool, as_json: bool) -> int:

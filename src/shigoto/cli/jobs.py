@@ -61,18 +61,12 @@ SPARE = {"cancelled": 6, "scheduled": 5, "blocked": 4, "completed": 3, "processi
 
 @click.command(cls=WithNumbers)
 @click.argument(
-    "words",
-    nargs=-1,
-    metavar="[STORE] TASK [MESSAGE | JSON] [PRIORITY]",
-    shell_complete=suggest("store_then_task"),
-)
+    "words", nargs=-1, metavar="[STORE] TASK [MESSAGE | JSON] [PRIORITY]", shell_complete=suggest("store_then_task"),
+)  # fmt: skip
 @click.option(
-    "--arg",
-    "arguments",
-    multiple=True,
-    metavar="NAME=VALUE",
+    "--arg", "arguments", multiple=True, metavar="NAME=VALUE",
     help="An argument: a text where the task takes a str; else JSON, or a text if it is none.",
-)
+)  # fmt: skip
 @click.option("--queue", shell_complete=suggest("queues"), help="Another queue than the task's own.")
 @click.option("--priority", type=int, help="Larger runs first.")
 @click.option(

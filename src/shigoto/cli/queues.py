@@ -23,11 +23,9 @@ PAUSED, OPEN = "paused", "open"
     "--set", "name", metavar="QUEUE", shell_complete=suggest("queues"), help="Change this queue first."
 )
 @click.option(
-    "--max-pending",
-    type=click.IntRange(0, MOST_PENDING),
-    metavar="N",
+    "--max-pending", type=click.IntRange(0, MOST_PENDING), metavar="N",
     help="With --set: refuse more pending jobs than that; 0 for no limit.",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
 def queues(

@@ -433,12 +433,8 @@ def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
 )
 @click.option("--to", metavar="TIME", callback=read_time, help="The last instant.")
 @click.option(
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=TICKS,
-    show_default=True,
-    help="How many ticks at most.",
-)
+    "--limit", type=click.IntRange(1, 10_000), default=TICKS, show_default=True, help="How many ticks at most.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
 def preview(

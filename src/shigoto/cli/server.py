@@ -43,34 +43,21 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
 @click.command(cls=Configured)
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @click.option(
-    "--host",
-    default=HOST,
-    show_default=True,
-    envvar="SHIGOTO_HOST",
-    show_envvar=True,
+    "--host", default=HOST, show_default=True, envvar="SHIGOTO_HOST", show_envvar=True,
     help="The address to listen on; 0.0.0.0 for all of this machine.",
-)
+)  # fmt: skip
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=PORT,
-    show_default=True,
-    envvar="SHIGOTO_PORT",
-    show_envvar=True,
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, envvar="SHIGOTO_PORT", show_envvar=True,
     help="The port; 0 for any that is free.",
-)
+)  # fmt: skip
 @click.option(
-    "--certificate",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
+    "--certificate", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
     help="For https: the certificate, and those that vouch for it.",
-)
+)  # fmt: skip
 @click.option(
-    "--key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
+    "--key", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
     help="For https: the private key.",
-)
+)  # fmt: skip
 @takes_target
 def server(ctx: click.Context, store: str | None, **flags: Any) -> int:
     """Serve the store over HTTP until told to stop.

@@ -87,12 +87,9 @@ def story_op(engine: "Engine", job: Job) -> Op[Story]:
 @click.argument("words", nargs=-1, metavar="[STORE] JOB", shell_complete=suggest("files"))
 @click.option("--traceback", "all_traces", is_flag=True, help="The tracebacks of all attempts.")
 @click.option(
-    "--logs",
-    "log_lines",
-    metavar="N",
-    type=click.IntRange(0),
+    "--logs", "log_lines", metavar="N", type=click.IntRange(0),
     help=f"So many of the last log lines.  [default: {LOG_LINES}]",
-)
+)  # fmt: skip
 @click.option("--decrypt", is_flag=True, help="What is encrypted, by the keys of the app or the environment.")
 @click.option(
     "--json", "as_json", is_flag=True, help="For programs: the job, its attempts and its log lines."

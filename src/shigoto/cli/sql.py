@@ -247,20 +247,13 @@ def _timeout(flag: str, default: float, help: str) -> Callable[[F], F]:
 @_password("migrator")
 @_password("runtime")
 @click.option(
-    "--tables",
-    type=Name(),
-    multiple=True,
-    metavar="SCHEMA",
+    "--tables", type=Name(), multiple=True, metavar="SCHEMA",
     help="Let the runtime role read and write all tables of this schema, too. May be said again.",
-)
+)  # fmt: skip
 @click.option(
-    "--tables-of",
-    "makers",
-    type=Name(),
-    multiple=True,
-    metavar="ROLE",
+    "--tables-of", "makers", type=Name(), multiple=True, metavar="ROLE",
     help="Who makes such tables, so that it can use later ones, too. May be said again.",
-)
+)  # fmt: skip
 @_timeout("--statement-timeout", STATEMENT_FOR, "The longest statement of the runtime role; 0 for any.")
 @_timeout("--idle-timeout", IDLE_FOR, "How long it may do nothing inside of a transaction.")
 @_timeout("--lock-timeout", LOCK_FOR, "How long it may wait for somebody else's lock.")

@@ -109,33 +109,17 @@ def _print_script(engine: Scripted, *, everything: bool) -> None:
 
 @click.command()
 @click.option(
-    "--from",
-    "source",
-    required=True,
-    metavar="STORE",
-    envvar="SHIGOTO_MOVE_FROM",
-    show_envvar=True,
-    shell_complete=suggest("files"),
-    help="The old store: a file, or postgresql://USER@HOST/DATABASE.",
-)
+    "--from", "source", required=True, metavar="STORE", envvar="SHIGOTO_MOVE_FROM", show_envvar=True,
+    shell_complete=suggest("files"), help="The old store: a file, or postgresql://USER@HOST/DATABASE.",
+)  # fmt: skip
 @click.option(
-    "--to",
-    "target",
-    required=True,
-    metavar="STORE",
-    envvar="SHIGOTO_MOVE_TO",
-    show_envvar=True,
-    shell_complete=suggest("files"),
-    help="The new one, which has neither jobs nor schedules yet.",
-)
+    "--to", "target", required=True, metavar="STORE", envvar="SHIGOTO_MOVE_TO", show_envvar=True,
+    shell_complete=suggest("files"), help="The new one, which has neither jobs nor schedules yet.",
+)  # fmt: skip
 @click.option(
-    "--wait",
-    type=Seconds(0, DAY),
-    default=WAIT,
-    show_default=True,
-    metavar="SECONDS",
+    "--wait", type=Seconds(0, DAY), default=WAIT, show_default=True, metavar="SECONDS",
     help="How long running jobs have to end, before others run them again in the new store.",
-)
+)  # fmt: skip
 @click.option("--give-up", is_flag=True, help="Let the old store work on, and empty the new one.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool) -> None:
@@ -218,11 +202,8 @@ def _move_sentence(moved: "Moved", names: tuple[str, str], tokens: int) -> str:
 @click.command()
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @click.option(
-    "--output",
-    "file",
-    metavar="FILE",
-    help="A new file, which only you may read.  [default: standard output]",
-)
+    "--output", "file", metavar="FILE", help="A new file, which only you may read.  [default: standard output]",
+)  # fmt: skip
 @takes_target
 def export(ctx: click.Context, store: str | None, *, file: str | None) -> None:
     """Write all jobs and schedules to a file, as lines of JSON: as they are at one instant, while work goes on.

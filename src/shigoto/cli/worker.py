@@ -90,12 +90,8 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
 )  # fmt: skip
 @setting("--concurrency", type=SLOTS, default=CONCURRENCY, metavar="N", help="Async jobs at once, in each.")
 @setting(
-    "--threads",
-    type=SLOTS,
-    show_default="4 per core, at most 32",
-    metavar="N",
-    help="Sync jobs at once, in each.",
-)
+    "--threads", type=SLOTS, show_default="4 per core, at most 32", metavar="N", help="Sync jobs at once, in each.",
+)  # fmt: skip
 @setting(
     "--children", type=click.IntRange(0, MOST_SLOTS), show_default="1 per core", metavar="N",
     help="Jobs in processes of their own, of each.",
@@ -110,26 +106,17 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
 )
 @setting("--reload", is_flag=True, help="Start anew when the code in this folder changes.")
 @setting(
-    "--max-jobs",
-    type=click.IntRange(1, MOST_JOBS),
-    metavar="N",
-    help="Replace a runner process after so many jobs.",
-)
+    "--max-jobs", type=click.IntRange(1, MOST_JOBS), metavar="N", help="Replace a runner process after so many jobs.",
+)  # fmt: skip
 @setting(
     "--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a runner process that uses more."
 )
 @setting(
-    "--lease",
-    type=Seconds(1, DAY),
-    default=LEASE / 1000,
-    help="Without a beat for so long, others get the jobs.",
-)
+    "--lease", type=Seconds(1, DAY), default=LEASE / 1000, help="Without a beat for so long, others get the jobs.",
+)  # fmt: skip
 @setting(
-    "--poll",
-    type=Seconds(0.010, DAY),
-    default=POLL / 1000,
-    help="The longest wait between looks at the store.",
-)
+    "--poll", type=Seconds(0.010, DAY), default=POLL / 1000, help="The longest wait between looks at the store.",
+)  # fmt: skip
 @setting(
     "--stop-timeout", type=Seconds(0, DAY), default=STOP_TIMEOUT / 1000, help="How long a stop may take."
 )
