@@ -408,7 +408,7 @@ def list_schedules(ctx: click.Context, store: str | None, *, as_json: bool) -> N
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("store_then_schedules"))
+@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("files"))
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
 def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
@@ -423,7 +423,7 @@ def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] [NAME]", shell_complete=suggest("store_then_schedules"))
+@click.argument("words", nargs=-1, metavar="[STORE] [NAME]", shell_complete=suggest("files"))
 @click.option("--cron", metavar="EXPRESSION", help="No schedule of the store, but this expression.")
 @click.option("--tz", metavar="ZONE", help="With --cron: its time zone.")
 @click.option("--gap", type=click.Choice(get_args(Gap)), help="With --cron: for times that the clocks skip.")
@@ -483,7 +483,7 @@ def preview(
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("store_then_schedules"))
+@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("files"))
 @click.option("--limit", type=click.IntRange(1, 10_000), default=TICKS, show_default=True, help="How many.")
 @click.option("--before", metavar="TIME", callback=read_time, help="Only ticks before this.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
@@ -550,9 +550,7 @@ def add(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options:
 
 
 @click.command()
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] NAME [TASK [JSON]]", shell_complete=suggest("store_then_schedules")
-)
+@click.argument("words", nargs=-1, metavar="[STORE] NAME [TASK [JSON]]", shell_complete=suggest("files"))
 @takes_plan
 @takes_call
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
@@ -584,7 +582,7 @@ def update(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("store_then_schedules"))
+@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("files"))
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
 def remove(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
@@ -602,7 +600,7 @@ def remove(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("store_then_schedules"))
+@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("files"))
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
 def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
@@ -619,7 +617,7 @@ def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("store_then_schedules"))
+@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("files"))
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
 def resume(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
@@ -636,7 +634,7 @@ def resume(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 @click.command(name="run-now")
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("store_then_schedules"))
+@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("files"))
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
 def run_now(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
@@ -653,7 +651,7 @@ def run_now(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> Non
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("store_then_schedules"))
+@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("files"))
 @click.option("--from", "since", metavar="TIME", callback=read_time, required=True, help="The first instant.")
 @click.option("--to", metavar="TIME", callback=read_time, required=True, help="The last instant.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")

@@ -34,15 +34,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".db", ".db3", ".sqlite", ".sqlite3")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
 
-Suggestion = Literal[
-    "files",
-    "tasks",
-    "queues",
-    "store_then_task",
-    "store_then_filters",
-    "store_then_queues",
-    "store_then_schedules",
-]
+Suggestion = Literal["files", "tasks", "queues", "store_then_task", "store_then_filters", "store_then_queues"]
 
 
 @runtime_checkable
