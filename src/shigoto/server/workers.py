@@ -42,7 +42,7 @@ from shigoto.options import MAX_DEPTH, MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.server import worker_models
 from shigoto.server.auth import Caller, WorkerCaller, allowed, the_service
-from shigoto.server.job_models import as_json
+from shigoto.server.job_models import alike, as_json
 from shigoto.server.long_poll import leases_for
 from shigoto.server.permissions import allows_queue, claimable
 from shigoto.server.remote_workers import RemoteWorker, fenced
@@ -76,10 +76,6 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["workers"])
 
 MOST_CANCELS = 1_000
-# Fields of a lease that workers see as they are.
-SAME = frozenset(WorkItem.__struct_fields__) & frozenset(Lease.__struct_fields__) - {
-    "run_at", "claimed_at", "timeout", "tags", "meta", "checkpoint", "payload",
-}  # fmt: skip
 
 
 @router.post(
@@ -345,8 +341,9 @@ def _lost(id: UUID) -> LeaseLost:
 
 
 def _item(lease: Lease) -> WorkItem:
-    return WorkItem(
-        **{name: getattr(lease, name) for name in SAME},
+    return alike(
+        WorkItem,
+        lease,
         run_at=to_datetime(lease.run_at),
         claimed_at=to_datetime(lease.claimed_at),
         timeout=None if not lease.timeout else lease.timeout / 1000,
