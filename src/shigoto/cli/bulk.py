@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from msgspec import structs
@@ -42,7 +42,7 @@ from shigoto.cli.confirm import (
     names,
     print_result,
 )
-from shigoto.cli.target import suggest, takes_target, target_of
+from shigoto.cli.target import suggest, takes, takes_target, target_of
 from shigoto.filters import Filters
 from shigoto.handle import JobHandle
 from shigoto.model.job import TERMINAL, JobFilter, State
@@ -50,8 +50,6 @@ from shigoto.model.states import DELETABLE
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 CARE = ("dry_run", "yes", "as_json")
 FORCED = (
@@ -81,16 +79,12 @@ class BulkRequest(NamedTuple):
         expect_confirmation(ctx, given=self.yes or self.dry_run, hint=", or --dry-run to look first")
 
 
-def takes_care(command: F) -> F:
-    flags = [
-        click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: all]"),
-        click.option("--dry-run", is_flag=True, help="Only tell which they are."),
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--json", "as_json", is_flag=True, help="For programs."),
-    ]
-    for flag in reversed(flags):
-        command = flag(command)
-    return command
+takes_care = takes(
+    click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: all]"),
+    click.option("--dry-run", is_flag=True, help="Only tell which they are."),
+    click.option("--yes", is_flag=True, help="Do not ask."),
+    click.option("--json", "as_json", is_flag=True, help="For programs."),
+)
 
 
 @click.command()

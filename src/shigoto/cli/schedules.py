@@ -11,7 +11,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 import click
 from msgspec import Struct
@@ -22,7 +22,7 @@ from shigoto.cli.arguments import audited, hinting_at_texts, read_arguments, rea
 from shigoto.cli.confirm import print_result
 from shigoto.cli.jobs import ActionResult, act_on_each, expect_known
 from shigoto.cli.output import Column, Columns
-from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
+from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes, takes_target, target_of
 from shigoto.model.errors import ScheduleInvalid, nearest
 from shigoto.model.job import KEY_MODES
 from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from shigoto.enqueue import Call
     from shigoto.options import CallOptions
     from shigoto.schedule.manage import Schedules
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 NAME = "[STORE] NAME"
 NAMES = "[STORE] NAME..."
@@ -97,54 +95,42 @@ def read_limit(ctx: click.Context, option: click.Parameter, text: str | None) ->
     return text if text == NONE else read_length(ctx, option, text)
 
 
-def takes_plan(command: F) -> F:
-    """The options that say when a schedule is due, and what if that does not go as planned."""
-    options = [
-        click.option("--cron", metavar="EXPRESSION", help="Due then: '0 3 * * *', or '@daily'."),
-        click.option("--every", metavar="DURATION", help="Due at this interval: 90s, 5m, 2h, 1d."),
-        click.option("--at", metavar="TIME", callback=read_time, help="Due once: 2030-01-31T09:00."),
-        click.option("--tz", metavar="ZONE", help="The time zone, such as Europe/Berlin; UTC if not said."),
-        click.option(
-            "--catch-up", type=click.Choice(get_args(CatchUp)), help="Of ticks nobody was there for."
-        ),
-        click.option("--catch-up-most", type=int, metavar="N", help="With --catch-up all: so many at once."),
-        click.option(
-            "--catch-up-within", metavar="DURATION", callback=read_limit, help="Only if no later than this."
-        ),
-        click.option(
-            "--overlap", type=click.Choice(get_args(Overlap)), help="While the job before has not ended."
-        ),
-        click.option("--jitter", metavar="DURATION", callback=read_length, help="Start up to so much later."),
-        click.option("--until", metavar="TIME", callback=read_end, help="The end of it."),
-        click.option("--gap", type=click.Choice(get_args(Gap)), help="For times that the clocks skip."),
-        click.option(
-            "--fold", type=click.Choice(get_args(Fold)), help="For times that the clocks show twice."
-        ),
-        click.option(
-            "--when-failed", type=click.Choice(get_args(WhenFailed)), help="If it cannot submit its job."
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options that say when a schedule is due, and what if that does not go as planned.
+takes_plan = takes(
+    click.option("--cron", metavar="EXPRESSION", help="Due then: '0 3 * * *', or '@daily'."),
+    click.option("--every", metavar="DURATION", help="Due at this interval: 90s, 5m, 2h, 1d."),
+    click.option("--at", metavar="TIME", callback=read_time, help="Due once: 2030-01-31T09:00."),
+    click.option("--tz", metavar="ZONE", help="The time zone, such as Europe/Berlin; UTC if not said."),
+    click.option("--catch-up", type=click.Choice(get_args(CatchUp)), help="Of ticks nobody was there for."),
+    click.option("--catch-up-most", type=int, metavar="N", help="With --catch-up all: so many at once."),
+    click.option(
+        "--catch-up-within", metavar="DURATION", callback=read_limit, help="Only if no later than this."
+    ),
+    click.option(
+        "--overlap", type=click.Choice(get_args(Overlap)), help="While the job before has not ended."
+    ),
+    click.option("--jitter", metavar="DURATION", callback=read_length, help="Start up to so much later."),
+    click.option("--until", metavar="TIME", callback=read_end, help="The end of it."),
+    click.option("--gap", type=click.Choice(get_args(Gap)), help="For times that the clocks skip."),
+    click.option("--fold", type=click.Choice(get_args(Fold)), help="For times that the clocks show twice."),
+    click.option(
+        "--when-failed", type=click.Choice(get_args(WhenFailed)), help="If it cannot submit its job."
+    ),
+)
 
 
-def takes_call(command: F) -> F:
-    """The options that say what is stored at each tick, beside the task."""
-    options = [
-        click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument."),
-        click.option("--queue", shell_complete=suggest("queues"), help="Another queue than the task's own."),
-        click.option("--priority", type=int, help="Larger runs first."),
-        click.option("--key", help="Only one job with this key may be waiting or running."),
-        click.option("--key-mode", type=click.Choice(KEY_MODES), help="What to do if there is one."),
-        click.option("--retries", type=int, help="Another number of retries."),
-        click.option("--tag", "tags", multiple=True, help="To find it by; may be given again."),
-        click.option("--tenant", help="On whose behalf."),
-        click.option("--allow-unknown", is_flag=True, help="Accept a task that nobody knows yet."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options that say what is stored at each tick, beside the task.
+takes_call = takes(
+    click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument."),
+    click.option("--queue", shell_complete=suggest("queues"), help="Another queue than the task's own."),
+    click.option("--priority", type=int, help="Larger runs first."),
+    click.option("--key", help="Only one job with this key may be waiting or running."),
+    click.option("--key-mode", type=click.Choice(KEY_MODES), help="What to do if there is one."),
+    click.option("--retries", type=int, help="Another number of retries."),
+    click.option("--tag", "tags", multiple=True, help="To find it by; may be given again."),
+    click.option("--tenant", help="On whose behalf."),
+    click.option("--allow-unknown", is_flag=True, help="Accept a task that nobody knows yet."),
+)
 
 
 def plan_of(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import click
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from shigoto.app import Shigoto
     from shigoto.engine.protocol import Engine
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 SUFFIXES = (".db", ".db3", ".sqlite", ".sqlite3")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
@@ -220,6 +222,17 @@ def takes_target(command: Callable[..., Any]) -> Callable[..., Any]:
     for name in ("url", "app"):
         command = click.option(f"--{name}", hidden=True, expose_value=False, callback=_said_later)(command)
     return click.pass_context(command)
+
+
+def takes(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options that go together, in this order."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def _said_later(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
