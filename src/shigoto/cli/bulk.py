@@ -13,23 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from msgspec import structs
 
-from shigoto.bulk import (
-    BATCH,
-    PAGE,
-    BulkPlan,
-    Cancelled,
-    Chosen,
-    Redriven,
-    cancel_plan,
-    carry_out,
-    choose_deletable_plan,
-    choose_live_plan,
-    choose_plan,
-    clear_plan,
-    delete_plan,
-    page_to_clear,
-    retry_plan,
-)
+from shigoto import bulk
 from shigoto.cli import INTERRUPTED, output
 from shigoto.cli.arguments import audited, misuse, read_filter, split_filter, takes_filter, tell_unsearched
 from shigoto.cli.confirm import (
@@ -118,24 +102,24 @@ def redrive_matching(ctx: click.Context, engine: "Engine", request: BulkRequest)
     """Retry all that match, after a question; the exit code."""
     state = str(request.filters.get("state") or "failed")
     with misuse(ctx):
-        plan = choose_plan(engine, request.filters, decoder=lambda _: None)
+        plan = bulk.choose_plan(engine, request.filters, decoder=lambda _: None)
     tell_unsearched(engine, request.filters)
-    chosen = carry_out(engine, plan)
+    chosen = bulk.carry_out(engine, plan)
     whole = len(chosen.jobs) + len(chosen.rivals)
     if request.dry_run:
         _tell_dry_redrive(chosen, counted(len(chosen.jobs), state), as_json=request.as_json)
         return 0
     if whole and not request.yes and not confirmed(f"Retry {counted(len(chosen.jobs), state)}?"):
         return 1
-    with ProgressBar(whole, batch=PAGE) as bar:
-        redriven = carry_out(
-            engine, retry_plan(audited(engine, request.filters), chosen, after_batch=bar.after_batch)
+    with ProgressBar(whole, batch=bulk.PAGE) as bar:
+        redriven = bulk.carry_out(
+            engine, bulk.retry_plan(audited(engine, request.filters), chosen, after_batch=bar.after_batch)
         )
     _tell_redriven(redriven, counted(whole, state), request, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
 
 
-def _tell_dry_redrive(chosen: Chosen, count: str, *, as_json: bool) -> None:
+def _tell_dry_redrive(chosen: bulk.Chosen, count: str, *, as_json: bool) -> None:
     if as_json:
         groups = {
             "retried": chosen.jobs[::-1],
@@ -149,7 +133,7 @@ def _tell_dry_redrive(chosen: Chosen, count: str, *, as_json: bool) -> None:
     _tell_quarantined(chosen.quarantined)
 
 
-def _tell_redriven(redriven: Redriven, count: str, request: BulkRequest, *, interrupted: bool) -> None:
+def _tell_redriven(redriven: bulk.Redriven, count: str, request: BulkRequest, *, interrupted: bool) -> None:
     done = f"{'Interrupted: ' if interrupted else ''}{len(redriven.retried)} of {count} retried"
     groups = {name: getattr(redriven, name) for name in ("retried", "quarantined", "key_taken", "gone")}
     record = {"dry_run": False, "interrupted": interrupted, **_records(groups, wanted=request.as_json)}
@@ -175,25 +159,27 @@ def _tell_quarantined(handles: Sequence[JobHandle[Any]]) -> None:
 def cancel_matching(ctx: click.Context, engine: "Engine", request: BulkRequest, *, force: bool) -> int:
     """Cancel all that match, after a question; the exit code."""
     with misuse(ctx):
-        plan = choose_live_plan(engine, request.filters, decoder=lambda _: None)
+        plan = bulk.choose_live_plan(engine, request.filters, decoder=lambda _: None)
     tell_unsearched(engine, request.filters)
-    chosen = carry_out(engine, plan)
+    chosen = bulk.carry_out(engine, plan)
     whole = len(chosen.cancelled) + len(chosen.asked)
     if request.dry_run:
         _tell_cancelled(chosen, request, whole, force=force)
         return 0
     if whole and not request.yes and not confirmed(_cancel_question(chosen, force=force)):
         return 1
-    with ProgressBar(whole, batch=PAGE) as bar:
-        done = carry_out(
+    with ProgressBar(whole, batch=bulk.PAGE) as bar:
+        done = bulk.carry_out(
             engine,
-            cancel_plan(audited(engine, request.filters), chosen, force=force, after_batch=bar.after_batch),
+            bulk.cancel_plan(
+                audited(engine, request.filters), chosen, force=force, after_batch=bar.after_batch
+            ),
         )
     _tell_cancelled(done, request, whole, force=force, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
 
 
-def _cancel_question(chosen: Cancelled, *, force: bool) -> str:
+def _cancel_question(chosen: bulk.Cancelled, *, force: bool) -> str:
     waiting, running = len(chosen.cancelled), len(chosen.asked)
     if not running:
         return f"Cancel {jobs(waiting)}?"
@@ -205,7 +191,7 @@ def _cancel_question(chosen: Cancelled, *, force: bool) -> str:
 
 
 def _tell_cancelled(
-    done: Cancelled, request: BulkRequest, whole: int, *, force: bool, interrupted: bool = False
+    done: bulk.Cancelled, request: BulkRequest, whole: int, *, force: bool, interrupted: bool = False
 ) -> None:
     dry = request.dry_run
     cancelled, asked = done.cancelled, done.asked
@@ -261,7 +247,7 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
     if not any(name in request.filters for name in ("state", "failure_kind")):
         raise click.UsageError(f"Which jobs? Name a state: {', '.join(DELETABLE)}, or all of these.", ctx)
     with misuse(ctx):
-        page, most = page_to_clear(request.filters)
+        page, most = bulk.page_to_clear(request.filters)
     if page.state is not State.COMPLETED:
         request.expect_confirmation(ctx)
     with closing(target_of(ctx).existing_store(store)) as engine:
@@ -272,16 +258,16 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
         asks = output.can_ask() and not request.yes and page.state is not State.COMPLETED
         found = _count(engine, page) if asks or output.can_redraw(sys.stderr) else {}
         noting = audited(engine, request.filters)
-        clear_all = partial(clear_plan, noting, request.filters, dry_run=False)
+        clear_all = partial(bulk.clear_plan, noting, request.filters, dry_run=False)
         if not asks or not any(found.values()):
             return _clear(engine, request, page, sum(found.values()), clear_all, warned=False)
         # What is stored, ends or fails while the question stands was not asked about.
-        chosen = carry_out(engine, choose_deletable_plan(engine, page, most))
+        chosen = bulk.carry_out(engine, bulk.choose_deletable_plan(engine, page, most))
         warning = "" if page.state in TERMINAL else f"{NEVER}\n"
         if not confirmed(f"{warning}Delete {_amount(found, most)}?"):
             return 1
         return _clear(
-            engine, request, page, len(chosen), partial(delete_plan, noting, chosen, page), warned=True
+            engine, request, page, len(chosen), partial(bulk.delete_plan, noting, chosen, page), warned=True
         )
 
 
@@ -290,12 +276,12 @@ def _clear(
     request: BulkRequest,
     page: JobFilter,
     whole: int,
-    plan: Callable[..., BulkPlan[int]],
+    plan: Callable[..., bulk.BulkPlan[int]],
     *,
     warned: bool,
 ) -> int:
-    with ProgressBar(min(whole, request.filters.get("limit") or whole), batch=BATCH) as bar:
-        deleted = carry_out(engine, plan(after_batch=bar.after_batch))
+    with ProgressBar(min(whole, request.filters.get("limit") or whole), batch=bulk.BATCH) as bar:
+        deleted = bulk.carry_out(engine, plan(after_batch=bar.after_batch))
     text = f"{'Interrupted: ' if bar.interrupted else ''}{counted(deleted, str(page.state or ''))} deleted."
     record = {"dry_run": False, "interrupted": bar.interrupted, "deleted": deleted}
     print_result(record, text, as_json=request.as_json)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 from msgspec import Struct, structs
 
+from shigoto.cli import settings
 from shigoto.cli.daemon import (
     ProcessSetup,
     begin_quietly,
@@ -22,18 +23,7 @@ from shigoto.cli.daemon import (
     run_here,
     signals_interrupt,
 )
-from shigoto.cli.settings import (
-    Found,
-    HealthPlace,
-    Origin,
-    Queues,
-    Seconds,
-    Setting,
-    find_option,
-    from_environment,
-    variable,
-    worker_options,
-)
+from shigoto.cli.settings import Seconds
 from shigoto.cli.target import CommandTarget, suggest, takes_target, target_of
 from shigoto.model.text import storable
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
@@ -75,13 +65,15 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
     attributes.setdefault("show_default", "default" in attributes)
     if isinstance(attributes.get("type"), Seconds):
         attributes.setdefault("metavar", "SECONDS")
-    return click.option(flag, cls=Setting, envvar=variable(flag.partition("/")[0]), **attributes)
+    return click.option(
+        flag, cls=settings.Setting, envvar=settings.variable(flag.partition("/")[0]), **attributes
+    )
 
 
 @click.command(cls=Configured)
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @setting(
-    "--queues", type=Queues(), metavar="A,B", show_default="all", shell_complete=suggest("queues"),
+    "--queues", type=settings.Queues(), metavar="A,B", show_default="all", shell_complete=suggest("queues"),
     help="Only from these queues.",
 )  # fmt: skip
 @setting(
@@ -123,7 +115,7 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
 @setting("--name", show_default="host and process", help="What the logs call it.")
 @setting("--ready-file", type=Path, metavar="FILE", help="A file that is there while it is ready.")
 @setting(
-    "--health", type=HealthPlace(), metavar="[HOST:]PORT",
+    "--health", type=settings.HealthPlace(), metavar="[HOST:]PORT",
     help="A port that says whether it is ready: /healthz and /readyz.",
 )  # fmt: skip
 @setting("--stop-on-eof", is_flag=True, help="Stop when standard input ends, or whoever holds it.")
@@ -205,24 +197,24 @@ class WorkerOptions(DaemonOptions, frozen=True, kw_only=True):
         }
 
 
-def find_processes(ctx: click.Context, target: CommandTarget) -> Found:
+def find_processes(ctx: click.Context, target: CommandTarget) -> settings.Found:
     """How many runner processes, and who says so; the first form of this program had three, or $WORKER_COUNT."""
-    found = find_option(ctx, worker_options()["processes"], target.settings)
+    found = settings.find_option(ctx, settings.worker_options()["processes"], target.settings)
     if found.origin.kind in ("flag", "variable"):
         return found
-    if target.app is None and (text := from_environment(COUNT)):
+    if target.app is None and (text := settings.from_environment(COUNT)):
         if not text.isdecimal() or not 1 <= int(text) <= MOST_PROCESSES:
             raise click.UsageError(
                 f"{COUNT} must be a whole number from 1 to {MOST_PROCESSES}, not {text!r}."
             )
-        return Found(int(text), Origin("variable", COUNT))
+        return settings.Found(int(text), settings.Origin("variable", COUNT))
     if found.value is not None:
         return found
     return found._replace(value=3 if target.app is None else 1)
 
 
-def find_stats_every(ctx: click.Context, target: CommandTarget) -> Found:
-    found = find_option(ctx, worker_options()["stats_every"], target.settings)
+def find_stats_every(ctx: click.Context, target: CommandTarget) -> settings.Found:
+    found = settings.find_option(ctx, settings.worker_options()["stats_every"], target.settings)
     if found.value is not None:
         return found
     return found._replace(value=STATS_EVERY if target.app is None else 0.0)

@@ -29,29 +29,11 @@ from shigoto.model.version import VERSION
 from shigoto.model.worker import UNTOLD, Announcement, Death, Report, Settlement, Want
 from shigoto.queues import expect_settings, store_within_limits, tick_within_limits
 from shigoto.schedule.definition import masked as masked_definition
+from shigoto.server import permissions, record_checks
 from shigoto.server.audit import Audited
 from shigoto.server.auth import Caller, the_service
 from shigoto.server.jobs import PAGE, PAGE_BYTES
 from shigoto.server.operations import names_for
-from shigoto.server.permissions import (
-    allows_queue,
-    claimable,
-    expect_no_secret,
-    expect_no_tenant,
-    sees,
-    submittable,
-    unrestricted,
-    within,
-    workers_for,
-)
-from shigoto.server.record_checks import (
-    MOST_AT_ONCE,
-    checked,
-    expect_bounded,
-    expect_introduced,
-    expect_storable,
-    expect_tickable,
-)
 from shigoto.server.routing import expect_type, looked
 
 if TYPE_CHECKING:
@@ -80,12 +62,12 @@ async def ask(request: Request) -> Response:
     if not caller.may(*verb.scopes):
         raise Forbidden(f"The token has none of the scopes that this needs: {', '.join(verb.scopes)}.")
     if not verb.restricted:
-        unrestricted(caller)
+        permissions.unrestricted(caller)
     expect_type(request, MEDIA_TYPE)
     if request.headers.get("Shigoto-Protocol") != str(PROTOCOL) and name != "hello":
         raise RequestInvalid(f"This server speaks protocol {PROTOCOL}.", "Shigoto-Protocol")
     args = decode_args(name, await request.body())
-    expect_bounded(name, args)
+    record_checks.expect_bounded(name, args)
     value = await _answered(service, caller, name, args)
     if name in ENDING:
         service.feed.stirred()
@@ -103,12 +85,12 @@ async def _answered(service: "Service", caller: Caller, name: str, args: tuple[A
         return GOODBYES[name]
     args = _confined(caller, name, args)
     if name in ("find", "count"):
-        expect_no_secret(caller, service.app, args[0].task, [path for path, _ in args[0].args])
+        permissions.expect_no_secret(caller, service.app, args[0].task, [path for path, _ in args[0].args])
     if name == "announce":
         args = (await service.remote_workers.owned(caller, args[0]),)
     if name == "enqueue_many":
         stored = store_within_limits(engine, args[0], await service.limits())
-        return await engine.arun(within(caller, engine, args[0], stored))
+        return await engine.arun(permissions.within(caller, engine, args[0], stored))
     if name == "find":
         return [_without_secrets(caller, job) for job in await _found(engine, args[0])]
     asked_of = Audited(engine, caller.actor) if name in BY_OPERATORS else engine
@@ -127,13 +109,16 @@ def _shown(service: "Service", caller: Caller, name: str, value: Any) -> Any:
     """The value, as far as the caller may know of it. Raises Forbidden."""
     match name:
         case "get":
-            return [job if job is not None and sees(caller, job.queue, job.tenant) else None for job in value]
+            return [
+                job if job is not None and permissions.sees(caller, job.queue, job.tenant) else None
+                for job in value
+            ]
         case "stats" | "oldest":
-            expect_no_tenant(caller)
-            return {queue: told for queue, told in value.items() if allows_queue(caller, queue)}
+            permissions.expect_no_tenant(caller)
+            return {queue: told for queue, told in value.items() if permissions.allows_queue(caller, queue)}
         case "workers":
-            expect_no_tenant(caller)
-            return workers_for(caller, names_for(caller, service.app), value)
+            permissions.expect_no_tenant(caller)
+            return permissions.workers_for(caller, names_for(caller, service.app), value)
         case _:
             return value
 
@@ -169,36 +154,36 @@ def _confined(caller: Caller, name: str, args: tuple[Any, ...]) -> tuple[Any, ..
             return args[0], [_storable(said) for said in args[1]]
         case "announce":
             announcement: Announcement = args[0]
-            expect_introduced(announcement)
-            return (replace(announcement, queues=claimable(caller, announcement.queues)),)
+            record_checks.expect_introduced(announcement)
+            return (replace(announcement, queues=permissions.claimable(caller, announcement.queues)),)
         case "configure":
             return (expect_settings(args[0]),)
         case "tick":
-            return ([expect_tickable(change) for change in args[0]],)
+            return ([record_checks.expect_tickable(change) for change in args[0]],)
         case _:
             return args
 
 
 def _storable(said: News) -> News:
-    expect_storable(said)
+    record_checks.expect_storable(said)
     return said
 
 
 def _submitted(caller: Caller, spec: JobSpec) -> JobSpec:
-    tenant = submittable(caller, spec.task, spec.queue, spec.tenant or None)
+    tenant = permissions.submittable(caller, spec.task, spec.queue, spec.tenant or None)
     if tenant != spec.tenant and is_encrypted(spec.payload):
         raise OptionInvalid(
             f"The token is for the tenant {tenant!r}, and the arguments are encrypted for nobody in particular: say"
             " using(tenant=…) where the job is enqueued."
         )
-    return checked(spec if tenant == spec.tenant else replace(spec, tenant=tenant))
+    return record_checks.checked(spec if tenant == spec.tenant else replace(spec, tenant=tenant))
 
 
 def _wanted(caller: Caller, want: Want) -> Want:
     """Fewer than it wants is what any worker may get."""
-    if want.limit > MOST_AT_ONCE:
-        want = replace(want, limit=MOST_AT_ONCE)
-    return replace(want, queues=claimable(caller, want.queues)) if caller.restricted else want
+    if want.limit > record_checks.MOST_AT_ONCE:
+        want = replace(want, limit=record_checks.MOST_AT_ONCE)
+    return replace(want, queues=permissions.claimable(caller, want.queues)) if caller.restricted else want
 
 
 def _without_secrets(caller: Caller, job: Job) -> Job:
