@@ -14,18 +14,9 @@ import click
 from msgspec import structs
 
 from shigoto import bulk
-from shigoto.cli import INTERRUPTED, output
+from shigoto.cli import INTERRUPTED, confirm, output
 from shigoto.cli.arguments import audited, misuse, read_filter, split_filter, takes_filter, tell_unsearched
-from shigoto.cli.confirm import (
-    SHOWN,
-    ProgressBar,
-    confirmed,
-    counted,
-    expect_confirmation,
-    jobs,
-    names,
-    print_result,
-)
+from shigoto.cli.confirm import expect_confirmation
 from shigoto.cli.target import suggest, takes, takes_target, target_of
 from shigoto.filters import Filters
 from shigoto.handle import JobHandle
@@ -107,15 +98,19 @@ def redrive_matching(ctx: click.Context, engine: "Engine", request: BulkRequest)
     chosen = bulk.carry_out(engine, plan)
     whole = len(chosen.jobs) + len(chosen.rivals)
     if request.dry_run:
-        _tell_dry_redrive(chosen, counted(len(chosen.jobs), state), as_json=request.as_json)
+        _tell_dry_redrive(chosen, confirm.counted(len(chosen.jobs), state), as_json=request.as_json)
         return 0
-    if whole and not request.yes and not confirmed(f"Retry {counted(len(chosen.jobs), state)}?"):
+    if (
+        whole
+        and not request.yes
+        and not confirm.confirmed(f"Retry {confirm.counted(len(chosen.jobs), state)}?")
+    ):
         return 1
-    with ProgressBar(whole, batch=bulk.PAGE) as bar:
+    with confirm.ProgressBar(whole, batch=bulk.PAGE) as bar:
         redriven = bulk.carry_out(
             engine, bulk.retry_plan(audited(engine, request.filters), chosen, after_batch=bar.after_batch)
         )
-    _tell_redriven(redriven, counted(whole, state), request, interrupted=bar.interrupted)
+    _tell_redriven(redriven, confirm.counted(whole, state), request, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
 
 
@@ -137,7 +132,9 @@ def _tell_redriven(redriven: bulk.Redriven, count: str, request: BulkRequest, *,
     done = f"{'Interrupted: ' if interrupted else ''}{len(redriven.retried)} of {count} retried"
     groups = {name: getattr(redriven, name) for name in ("retried", "quarantined", "key_taken", "gone")}
     record = {"dry_run": False, "interrupted": interrupted, **_records(groups, wanted=request.as_json)}
-    print_result(record, f"{done}.", as_json=request.as_json, done=f"{done}{_named(redriven.retried)}.")
+    confirm.print_result(
+        record, f"{done}.", as_json=request.as_json, done=f"{done}{_named(redriven.retried)}."
+    )
     if not request.as_json:
         _tell_left(redriven.key_taken, "another job holds the unique key")
         _tell_left(redriven.gone, "retried or deleted by somebody else meanwhile")
@@ -166,9 +163,9 @@ def cancel_matching(ctx: click.Context, engine: "Engine", request: BulkRequest, 
     if request.dry_run:
         _tell_cancelled(chosen, request, whole, force=force)
         return 0
-    if whole and not request.yes and not confirmed(_cancel_question(chosen, force=force)):
+    if whole and not request.yes and not confirm.confirmed(_cancel_question(chosen, force=force)):
         return 1
-    with ProgressBar(whole, batch=bulk.PAGE) as bar:
+    with confirm.ProgressBar(whole, batch=bulk.PAGE) as bar:
         done = bulk.carry_out(
             engine,
             bulk.cancel_plan(
@@ -182,12 +179,12 @@ def cancel_matching(ctx: click.Context, engine: "Engine", request: BulkRequest, 
 def _cancel_question(chosen: bulk.Cancelled, *, force: bool) -> str:
     waiting, running = len(chosen.cancelled), len(chosen.asked)
     if not running:
-        return f"Cancel {jobs(waiting)}?"
+        return f"Cancel {confirm.jobs(waiting)}?"
     if force:
-        return f"{FORCED}\nCancel {jobs(waiting + running)}, {running} of them by force?"
+        return f"{FORCED}\nCancel {confirm.jobs(waiting + running)}, {running} of them by force?"
     if not waiting:
-        return f"Ask {counted(running, 'running')} to stop?"
-    return f"Cancel {jobs(waiting)}, and ask {running} running to stop?"
+        return f"Ask {confirm.counted(running, 'running')} to stop?"
+    return f"Cancel {confirm.jobs(waiting)}, and ask {running} running to stop?"
 
 
 def _tell_cancelled(
@@ -198,19 +195,19 @@ def _tell_cancelled(
     if dry and force:
         cancelled, asked = [*cancelled, *asked], []
     would = "would be " if dry else ""
-    text = f"{len(cancelled)} of {jobs(whole)} {would}cancelled"
+    text = f"{len(cancelled)} of {confirm.jobs(whole)} {would}cancelled"
     if asked:
         text += f", {len(asked)} running {would}asked to stop"
     groups = {"cancelled": cancelled, "asked": asked, "gone": done.gone}
     record = {"dry_run": dry, "interrupted": interrupted, **_records(groups, wanted=request.as_json)}
     told = f"{'Interrupted: ' if interrupted else ''}{text}{_named([*cancelled, *asked]) if dry else ''}."
-    print_result(record, told, as_json=request.as_json, done=f"{text}{_named(cancelled)}.")
+    confirm.print_result(record, told, as_json=request.as_json, done=f"{text}{_named(cancelled)}.")
     if done.gone and not request.as_json:
         click.echo(f"Not cancelled, ended or deleted before{_named(done.gone)}.", err=True)
 
 
 def _named(handles: Sequence[JobHandle[Any]]) -> str:
-    return f": {names([f'#{handle.number}' for handle in handles])}" if handles else ""
+    return f": {confirm.names([f'#{handle.number}' for handle in handles])}" if handles else ""
 
 
 def _records(groups: dict[str, list[JobHandle[Any]]], *, wanted: bool = True) -> dict[str, object]:
@@ -264,7 +261,7 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
         # What is stored, ends or fails while the question stands was not asked about.
         chosen = bulk.carry_out(engine, bulk.choose_deletable_plan(engine, page, most))
         warning = "" if page.state in TERMINAL else f"{NEVER}\n"
-        if not confirmed(f"{warning}Delete {_amount(found, most)}?"):
+        if not confirm.confirmed(f"{warning}Delete {_amount(found, most)}?"):
             return 1
         return _clear(
             engine, request, page, len(chosen), partial(bulk.delete_plan, noting, chosen, page), warned=True
@@ -280,11 +277,11 @@ def _clear(
     *,
     warned: bool,
 ) -> int:
-    with ProgressBar(min(whole, request.filters.get("limit") or whole), batch=bulk.BATCH) as bar:
+    with confirm.ProgressBar(min(whole, request.filters.get("limit") or whole), batch=bulk.BATCH) as bar:
         deleted = bulk.carry_out(engine, plan(after_batch=bar.after_batch))
-    text = f"{'Interrupted: ' if bar.interrupted else ''}{counted(deleted, str(page.state or ''))} deleted."
+    text = f"{'Interrupted: ' if bar.interrupted else ''}{confirm.counted(deleted, str(page.state or ''))} deleted."
     record = {"dry_run": False, "interrupted": bar.interrupted, "deleted": deleted}
-    print_result(record, text, as_json=request.as_json)
+    confirm.print_result(record, text, as_json=request.as_json)
     if deleted and page.state not in TERMINAL and not request.as_json and not warned:
         click.echo(f"Warning: {NEVER}", err=True)
     return INTERRUPTED if bar.interrupted else 0
@@ -312,7 +309,7 @@ def _tell_dry_run(engine: "Engine", page: JobFilter, most: int | None, *, as_jso
         return
     text = f"{_amount(found, most)} would be deleted"
     newest = [] if count < whole else _newest(engine, page)
-    click.echo(f"{text[0].upper()}{text[1:]}{f', the newest: {names(newest)}' if newest else ''}.")
+    click.echo(f"{text[0].upper()}{text[1:]}{f', the newest: {confirm.names(newest)}' if newest else ''}.")
 
 
 def _newest(engine: "Engine", page: JobFilter) -> list[str]:
@@ -321,6 +318,6 @@ def _newest(engine: "Engine", page: JobFilter) -> list[str]:
     found = [
         job.number
         for state in states
-        for job in engine.run(engine.find(structs.replace(page, state=state, limit=SHOWN)))
+        for job in engine.run(engine.find(structs.replace(page, state=state, limit=confirm.SHOWN)))
     ]
-    return [f"#{number}" for number in sorted(found, reverse=True)[:SHOWN]]
+    return [f"#{number}" for number in sorted(found, reverse=True)[: confirm.SHOWN]]

@@ -14,27 +14,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from shigoto.cli import output
-from shigoto.cli.arguments import (
-    Selection,
-    WithNumbers,
-    actor,
-    audited,
-    hinting_at_texts,
-    is_object,
-    misuse,
-    pick,
-    read_arguments,
-    read_filter,
-    read_length,
-    read_moment,
-    read_object,
-    split_filter,
-    split_jobs,
-    split_selection,
-    takes_filter,
-    tell_unsearched,
-)
+from shigoto.cli import arguments, output
 from shigoto.cli.bulk import FORCED, BulkRequest, cancel_matching, redrive_matching, takes_care
 from shigoto.cli.confirm import confirmed, expect_confirmation, names, print_or_warn
 from shigoto.cli.output import Column, Columns
@@ -59,21 +39,28 @@ ROWS = 20
 SPARE = {"cancelled": 6, "scheduled": 5, "blocked": 4, "completed": 3, "processing": 2, "failed": 1}
 
 
-@click.command(cls=WithNumbers)
+@click.command(cls=arguments.WithNumbers)
 @click.argument(
     "words", nargs=-1, metavar="[STORE] TASK [MESSAGE | JSON] [PRIORITY]", shell_complete=suggest("store_then_task"),
 )  # fmt: skip
 @click.option(
-    "--arg", "arguments", multiple=True, metavar="NAME=VALUE",
+    "--arg", "given", multiple=True, metavar="NAME=VALUE",
     help="An argument: a text where the task takes a str; else JSON, or a text if it is none.",
 )  # fmt: skip
 @click.option("--queue", shell_complete=suggest("queues"), help="Another queue than the task's own.")
 @click.option("--priority", type=int, help="Larger runs first.")
 @click.option(
-    "--delay", metavar="DURATION", callback=read_length, help="Run it so much later: 90, 5m, 2h, 1d, 2w."
+    "--delay",
+    metavar="DURATION",
+    callback=arguments.read_length,
+    help="Run it so much later: 90, 5m, 2h, 1d, 2w.",
 )
-@click.option("--run-at", metavar="TIME", callback=read_moment, help="Run it then: 2030-01-31T09:00:00Z.")
-@click.option("--expires", metavar="DURATION", callback=read_length, help="Fail it if not started by then.")
+@click.option(
+    "--run-at", metavar="TIME", callback=arguments.read_moment, help="Run it then: 2030-01-31T09:00:00Z."
+)
+@click.option(
+    "--expires", metavar="DURATION", callback=arguments.read_length, help="Fail it if not started by then."
+)
 @click.option("--key", help="Only one job with this key may be waiting or running.")
 @click.option("--key-mode", type=click.Choice(KEY_MODES), help="What to do if there is one.")
 @click.option("--retries", type=int, help="Another number of retries.")
@@ -86,7 +73,7 @@ def enqueue(
     ctx: click.Context,
     words: tuple[str, ...],
     *,
-    arguments: tuple[str, ...],
+    given: tuple[str, ...],
     allow_unknown: bool,
     as_json: bool,
     **options: Any,
@@ -116,8 +103,8 @@ def enqueue(
         known = app.resolve(said.task)
         payload = said.payload(takes_message=target.app is None and known is not None)
         signature = None if known is None else known.signature
-        payload |= read_arguments(arguments, beside=payload, signature=signature)
-        with hinting_at_texts(arguments, payload, signature):
+        payload |= arguments.read_arguments(given, beside=payload, signature=signature)
+        with arguments.hinting_at_texts(given, payload, signature):
             handle = _stored(app, call_by_name(app, said.task, payload, chosen))
 
     report(handle, as_json=as_json)
@@ -164,9 +151,9 @@ class TaskWords(NamedTuple):
         """The arguments in the text. Raises PayloadInvalid."""
         if self.text is None:
             return {}
-        if takes_message and not is_object(self.text):
+        if takes_message and not arguments.is_object(self.text):
             return {"message": self.text}
-        return read_object(self.text)
+        return arguments.read_object(self.text)
 
 
 def read_words(ctx: click.Context, words: list[str]) -> TaskWords:
@@ -264,7 +251,7 @@ def stats_table(
     "words", nargs=-1, metavar="[STORE] [STATE] [FILTER...]", shell_complete=suggest("store_then_filters")
 )
 @click.option("--limit", default=ROWS, show_default=True, type=click.IntRange(1, MAX_PAGE), help="How many.")
-@takes_filter
+@arguments.takes_filter
 @takes_watch
 @click.option("--json", "as_json", is_flag=True, help="For programs: complete records in one array.")
 @takes_target
@@ -291,17 +278,17 @@ def list_jobs(
       since:2h                   stored since then; also 90s, 5m, 1d, 2w, 2030-01-31, 2030-01-31T09:00:00Z
       args.store:7               has this argument; args.user.name:Ada looks into it
     """
-    store, terms = split_filter(words)
-    filters = read_filter(ctx, terms, flags) or Filters(state=State.PENDING)
+    store, terms = arguments.split_filter(words)
+    filters = arguments.read_filter(ctx, terms, flags) or Filters(state=State.PENDING)
     filters["limit"] = limit
-    with misuse(ctx):
+    with arguments.misuse(ctx):
         wanted(filters)
     with closing(target_of(ctx).existing_store(store)) as engine:
         if watch is not None:
             _watch_jobs(engine, filters, watch, as_json=as_json)
             return
         jobs = engine.run(engine.find(wanted(filters)))
-        tell_unsearched(engine, filters)
+        arguments.tell_unsearched(engine, filters)
 
     if as_json:
         output.print_json([output.record(job) for job in jobs])
@@ -464,9 +451,9 @@ def cancel(ctx: click.Context, words: tuple[str, ...], *, force: bool, **options
 
 def _selected(
     ctx: click.Context, words: tuple[str, ...], options: dict[str, Any]
-) -> tuple[Selection, BulkRequest | None]:
+) -> tuple[arguments.Selection, BulkRequest | None]:
     """Jobs one by one, or all that match; what makes sense for many only is refused for one."""
-    selection = split_selection(ctx, words)
+    selection = arguments.split_selection(ctx, words)
     if selection.terms:
         request = BulkRequest.of(ctx, selection.terms, options)
         request.expect_confirmation(ctx)
@@ -486,14 +473,14 @@ def _agreed_to_force(engine: "Engine", words: Sequence[str]) -> bool:
 
 def _is_running(engine: "Engine", word: str) -> bool:
     try:
-        return pick(engine, word).state is State.PROCESSING
+        return arguments.pick(engine, word).state is State.PROCESSING
     except ShigotoError:  # said when its turn comes
         return False
 
 
 def _cancel(engine: "Engine", word: str, *, force: bool) -> ActionResult:
-    job = pick(engine, word)
-    state = _handle(audited(engine), job).cancel(force=force)
+    job = arguments.pick(engine, word)
+    state = _handle(arguments.audited(engine), job).cancel(force=force)
     name = f"#{job.number} ({job.task})"
     match state:
         case State.CANCELLED if job.state.terminal:
@@ -535,8 +522,8 @@ def retry(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
 
 
 def _retry(engine: "Engine", word: str) -> ActionResult:
-    job = pick(engine, word)
-    _handle(audited(engine), job).retry()
+    job = arguments.pick(engine, word)
+    _handle(arguments.audited(engine), job).retry()
     return ActionResult(
         word=word,
         text=f"#{job.number} ({job.task}) is ready again.",
@@ -554,14 +541,14 @@ def rerun(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
     A JOB is a number, such as 42, or an id. The new one has the same task, arguments and options, but no
     unique key and no expiry. The exit code is 1 if any of the jobs could not be rerun.
     """
-    store, jobs = split_jobs(ctx, words)
+    store, jobs = arguments.split_jobs(ctx, words)
     with closing(target_of(ctx).existing_store(store)) as engine:
         return act_on_each(jobs, lambda word: _rerun(engine, word), as_json=as_json)
 
 
 def _rerun(engine: "Engine", word: str) -> ActionResult:
-    job = pick(engine, word)
-    new = engine.run(rerun_op(engine, job.id, actor=actor()))
+    job = arguments.pick(engine, word)
+    new = engine.run(rerun_op(engine, job.id, actor=arguments.actor()))
     text = f"#{job.number} ({job.task}) runs again as #{new.number} ({new.id})."
     return ActionResult(
         word=word, text=text, fields=_fields(job, state=job.state, rerun={"id": new.id, "number": new.number})

@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 from msgspec import Struct, structs
 
-from shigoto.cli import settings
-from shigoto.cli.daemon import (
-    ProcessSetup,
-    begin_quietly,
-    check_process_options,
-    place_of,
-    port_of_worker,
-    run_here,
-    signals_interrupt,
-)
+from shigoto.cli import daemon, settings
 from shigoto.cli.settings import Seconds
 from shigoto.cli.target import CommandTarget, suggest, takes_target, target_of
 from shigoto.model.text import storable
@@ -143,10 +134,10 @@ def worker(ctx: click.Context, store: str | None, **flags: Any) -> int:
       shigoto --app shop.tasks:app worker --processes 4 --queues mail,reports
       shigoto --app shop.tasks:app worker --drain
     """
-    begin_quietly()
+    daemon.begin_quietly()
     target = target_of(ctx)
     options = WorkerOptions(**flags)
-    check_process_options(target.url_flag or store, options)
+    daemon.check_process_options(target.url_flag or store, options)
     count = find_processes(ctx, target).value
     options = structs.replace(options, stats_every=find_stats_every(ctx, target).value)
     return _alone(target, store, options) if count == 0 else _supervise(target, store, options, count)
@@ -171,8 +162,8 @@ class DaemonOptions(Struct, frozen=True, kw_only=True):
     def shown_name(self) -> str | None:
         return None if self.name is None else storable("--name", self.name)
 
-    def process_setup(self, notice: str | None) -> ProcessSetup:
-        return ProcessSetup(
+    def process_setup(self, notice: str | None) -> daemon.ProcessSetup:
+        return daemon.ProcessSetup(
             stop_on_eof=self.stop_on_eof, log_format=self.log_format, log_level=self.log_level, notice=notice
         )
 
@@ -245,7 +236,7 @@ def _supervise(target: CommandTarget, store: str | None, options: WorkerOptions,
         stop_on_eof=options.stop_on_eof,
         max_memory=None if options.max_memory is None else options.max_memory << 20,
         ready_file=options.ready_file,
-        health=place_of(options.health),
+        health=daemon.place_of(options.health),
         numbered=target.app is None,
         notice=UNNAMED if target.app is None else None,
     )
@@ -278,12 +269,12 @@ def _alone(target: CommandTarget, store: str | None, options: WorkerOptions) -> 
     )
     if app.tracing is not None:
         app.tracing.rule()
-    health = port_of_worker(place_of(options.health), app, made, options.poll)
+    health = daemon.port_of_worker(daemon.place_of(options.health), app, made, options.poll)
 
     async def beside() -> None:
         await gather(tell_counts(lambda: app.engine, options.stats_every or 0.0), health())
 
-    return run_here(app, made, options.process_setup(UNNAMED if target.app is None else None), beside)
+    return daemon.run_here(app, made, options.process_setup(UNNAMED if target.app is None else None), beside)
 
 
 def made_here(
@@ -292,7 +283,7 @@ def made_here(
     """The app, loaded into this very process, and what is made of it to run here."""
     from shigoto.engine.open import expect_shared
 
-    with signals_interrupt():
+    with daemon.signals_interrupt():
         # Nothing is held yet. Loading may take long, and whoever is impatient need not wait for it.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         app = target.load(printing=True)

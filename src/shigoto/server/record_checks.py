@@ -11,16 +11,8 @@ from typing import Any, cast
 
 from msgspec import DecodeError, Struct, json
 
-from shigoto import options
+from shigoto import context, options
 from shigoto.codec.text import deeper_than
-from shigoto.context import (
-    LONGEST_LEVEL,
-    LONGEST_LINE,
-    MAX_CHECKPOINT,
-    MAX_PROGRESS_BYTES,
-    MOST_LINES,
-    MOST_LOG_BYTES,
-)
 from shigoto.engine.remote.driver import MOST_IDS, MOST_JOBS
 from shigoto.engine.remote.protocol import VERBS
 from shigoto.filters import MAX_NUMBER, MAX_PAGE
@@ -157,11 +149,11 @@ def expect_storable(said: Settlement | Report | Death) -> None:
         if said.result is not None:
             _expect_json(said.result, options.MAX_PAYLOAD, "The result")
     elif said.checkpoint is not None:
-        _expect_json(said.checkpoint, MAX_CHECKPOINT, "The checkpoint")
+        _expect_json(said.checkpoint, context.MAX_CHECKPOINT, "The checkpoint")
     if said.progress is not None and not 0 <= said.progress <= 1:
         raise OptionInvalid("progress is a fraction from 0 to 1.")
     if said.progress_text is not None:
-        _expect_words("progress_text", said.progress_text, MAX_PROGRESS_BYTES)
+        _expect_words("progress_text", said.progress_text, context.MAX_PROGRESS_BYTES)
     if said.log is not None:
         _expect_lines(said.log)
 
@@ -211,10 +203,10 @@ def _expect_lines(log: LogTail) -> None:
     for line in log.lines:
         _expect_number("line", line.line, MOST_COUNTED)
         options.whole("at", line.at, 0, options.LAST_INSTANT)
-        if len(line.level) > LONGEST_LEVEL or len(line.text) > LONGEST_LINE:
+        if len(line.level) > context.LONGEST_LEVEL or len(line.text) > context.LONGEST_LINE:
             raise PayloadTooLarge("A line of a log is longer than a line may be.")
         size += len(storable("level", line.level)) + len(storable("a line", line.text).encode())
-    if len(log.lines) > MOST_LINES or size > 2 * MOST_LOG_BYTES:
+    if len(log.lines) > context.MOST_LINES or size > 2 * context.MOST_LOG_BYTES:
         raise PayloadTooLarge("The log of a run is longer than is kept of one.")
 
 

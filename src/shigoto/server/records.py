@@ -13,15 +13,7 @@ from msgspec.structs import replace
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.engine.remote.protocol import (
-    MEDIA_TYPE,
-    PROTOCOL,
-    VERBS,
-    ServerHello,
-    asked,
-    decode_args,
-    encode,
-)
+from shigoto.engine.remote import protocol
 from shigoto.model.errors import Forbidden, OptionInvalid, RequestInvalid, RequestNotFound
 from shigoto.model.job import Job, JobFilter, JobSpec
 from shigoto.model.secrets import is_encrypted, masked_payload
@@ -55,7 +47,7 @@ ENDING = frozenset({"settle", "cancel", "bury", "sweep", "leave"})
 
 async def ask(request: Request) -> Response:
     service, name = the_service(request), request.path_params["verb"]
-    verb = VERBS.get(name)
+    verb = protocol.VERBS.get(name)
     if verb is None:
         raise RequestNotFound("There is no such verb: the other side is of another release.")
     caller = await service.auth.caller(request)
@@ -63,15 +55,15 @@ async def ask(request: Request) -> Response:
         raise Forbidden(f"The token has none of the scopes that this needs: {', '.join(verb.scopes)}.")
     if not verb.restricted:
         permissions.unrestricted(caller)
-    expect_type(request, MEDIA_TYPE)
-    if request.headers.get("Shigoto-Protocol") != str(PROTOCOL) and name != "hello":
-        raise RequestInvalid(f"This server speaks protocol {PROTOCOL}.", "Shigoto-Protocol")
-    args = decode_args(name, await request.body())
+    expect_type(request, protocol.MEDIA_TYPE)
+    if request.headers.get("Shigoto-Protocol") != str(protocol.PROTOCOL) and name != "hello":
+        raise RequestInvalid(f"This server speaks protocol {protocol.PROTOCOL}.", "Shigoto-Protocol")
+    args = protocol.decode_args(name, await request.body())
     record_checks.expect_bounded(name, args)
     value = await _answered(service, caller, name, args)
     if name in ENDING:
         service.feed.stirred()
-    return Response(encode(value), media_type=MEDIA_TYPE)
+    return Response(protocol.encode(value), media_type=protocol.MEDIA_TYPE)
 
 
 router.add_route("/engine/{verb}", ask, methods=["POST"], include_in_schema=False)
@@ -80,7 +72,9 @@ router.add_route("/engine/{verb}", ask, methods=["POST"], include_in_schema=Fals
 async def _answered(service: "Service", caller: Caller, name: str, args: tuple[Any, ...]) -> Any:
     engine = service.engine
     if name == "hello":
-        return ServerHello(protocol=PROTOCOL, version=VERSION, engine=engine.capabilities.name)
+        return protocol.ServerHello(
+            protocol=protocol.PROTOCOL, version=VERSION, engine=engine.capabilities.name
+        )
     if name in OF_A_WORKER and not await service.remote_workers.owns(caller, args[0]) and name in GOODBYES:
         return GOODBYES[name]
     args = _confined(caller, name, args)
@@ -94,7 +88,9 @@ async def _answered(service: "Service", caller: Caller, name: str, args: tuple[A
     if name == "find":
         return [_without_secrets(caller, job) for job in await _found(engine, args[0])]
     asked_of = Audited(engine, caller.actor) if name in BY_OPERATORS else engine
-    op: Op[Any] = tick_within_limits(asked_of, args[0]) if name == "tick" else asked(asked_of, name, args)
+    op: Op[Any] = (
+        tick_within_limits(asked_of, args[0]) if name == "tick" else protocol.asked(asked_of, name, args)
+    )
     value = await (looked(engine, op) if name in LOOKS else engine.arun(op))
     if name == "configure":
         service.limits_changed()

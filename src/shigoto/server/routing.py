@@ -21,13 +21,7 @@ from msgspec.structs import fields
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.model.errors import (
-    RequestInvalid,
-    RequestMalformed,
-    RequestType,
-    ServerDeadline,
-    StoreUnavailable,
-)
+from shigoto.model import errors
 from shigoto.server.problems import PROBLEM, Problem
 
 T = TypeVar("T")
@@ -93,7 +87,7 @@ def expect_type(request: Request, media_type: str) -> None:
     """Raise RequestType if the body says that it is something else."""
     said = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if said != media_type:
-        raise RequestType(f"The body must be sent as Content-Type: {media_type}.")
+        raise errors.RequestType(f"The body must be sent as Content-Type: {media_type}.")
 
 
 def decoded(raw: bytes, kind: type[T]) -> T:
@@ -103,9 +97,9 @@ def decoded(raw: bytes, kind: type[T]) -> T:
     except ValidationError as error:
         place = _PLACE.search(str(error))
         field = (place[1] if place else "") or "body"
-        raise RequestInvalid(f"{_PLACE.sub('', str(error))}.", field) from None
+        raise errors.RequestInvalid(f"{_PLACE.sub('', str(error))}.", field) from None
     except (DecodeError, ValueError, RecursionError):
-        raise RequestMalformed("The body is no JSON that can be read.") from None
+        raise errors.RequestMalformed("The body is no JSON that can be read.") from None
 
 
 def _is_all_optional(kind: Any) -> bool:
@@ -127,10 +121,10 @@ async def looked(engine: Engine, op: Op[T]) -> T:
     try:
         async with asyncio.timeout(LOOK_WITHIN + 1.0):
             return await engine.arun(structs.replace(op, deadline=LOOK_WITHIN))
-    except (TimeoutError, StoreUnavailable):
+    except (TimeoutError, errors.StoreUnavailable):
         if time() - began_at < LOOK_WITHIN:
             raise
-        raise ServerDeadline(
+        raise errors.ServerDeadline(
             f"It takes longer than {LOOK_WITHIN:g} s to find that out: narrow the filter, or ask for less."
         ) from None
 

@@ -15,18 +15,9 @@ from msgspec.structs import replace
 from shigoto.codec import encode_json
 from shigoto.context import MAX_CHECKPOINT
 from shigoto.encryption import Box, Redaction, opened
-from shigoto.model import errors
+from shigoto.model import errors, secrets
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, JobFilter, Lease, State
-from shigoto.model.secrets import (
-    hider,
-    is_encrypted,
-    scrubbed,
-    secrets_in,
-    unless_encrypted,
-    without_key,
-    without_mark,
-)
 from shigoto.model.text import storable
 from shigoto.model.time import to_datetime
 from shigoto.model.worker import Announcement, LogTail, Orders, Report, Settlement, Verdict, Want
@@ -148,7 +139,7 @@ async def store_checkpoint(request: Request, worker: UUID, id: UUID, caller: Wor
     service, said = the_service(request), await body(request, models.CheckpointReport)
     job = await _job(service, caller, worker, id)
     text = encode_json(said.checkpoint, what="The checkpoint", max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
-    if not is_encrypted(text):  # a worker that has the key may have done it
+    if not secrets.is_encrypted(text):  # a worker that has the key may have done it
         text = _redaction_of(service, job).checkpoint(text, MAX_CHECKPOINT)
     return await _reported(service, worker, Report(number=job.number, token=said.token, checkpoint=text), id)
 
@@ -308,9 +299,11 @@ def _tell_failed(service: "Service", worker: UUID, job: Job, settlement: Settlem
         seconds = (job.finished_at - job.started_at).total_seconds()
     kind = job.failure_kind or settlement.failure_kind
     named = (job.id, job.number, job.task, job.queue, job.tenant, job.attempt)
-    error = str(kind) if job.error is None else without_key(job.error)
+    error = str(kind) if job.error is None else secrets.without_key(job.error)
     service.app.bus.publish(
-        JobFailedEvent(str(worker), *named, seconds, kind, error, unless_encrypted(settlement.traceback))
+        JobFailedEvent(
+            str(worker), *named, seconds, kind, error, secrets.unless_encrypted(settlement.traceback)
+        )
     )
 
 
@@ -337,7 +330,7 @@ def _item(lease: Lease) -> models.WorkItem:
         claimed_at=to_datetime(lease.claimed_at),
         timeout=None if not lease.timeout else lease.timeout / 1000,
         tags=_json(lease.tags) or [],
-        meta=_json(without_mark(lease.meta)),
+        meta=_json(secrets.without_mark(lease.meta)),
         checkpoint=as_json(lease.checkpoint),
         payload=_json(lease.payload),
     )
@@ -354,8 +347,8 @@ def _settlement(service: "Service", job: Job, said: models.SettleRequest) -> Set
     redaction = _redaction_of(service, job)
     told = replace(
         said,
-        error=None if said.error is None else scrubbed(redaction.hidden(said.error)),
-        traceback=None if said.traceback is None else scrubbed(redaction.hidden(said.traceback)),
+        error=None if said.error is None else secrets.scrubbed(redaction.hidden(said.error)),
+        traceback=None if said.traceback is None else secrets.scrubbed(redaction.hidden(said.traceback)),
     )
     task = service.app.resolve(job.task)
     retry = Retry() if task is None else task.options.retry
@@ -371,11 +364,11 @@ def _settlement(service: "Service", job: Job, said: models.SettleRequest) -> Set
 def _redaction_of(service: "Service", job: Job) -> Redaction:
     """What keeps the secrets of a job out of what its worker says, and encrypts that if the job is, as far as the keys
     are here."""
-    keys, secrets = service.app.encryption, secrets_in(job.meta)
-    box = Box(keys, job) if keys is not None and is_encrypted(job.payload) else None
-    if not secrets:
+    keys, names = service.app.encryption, secrets.secrets_in(job.meta)
+    box = Box(keys, job) if keys is not None and secrets.is_encrypted(job.payload) else None
+    if not names:
         return Redaction(box, None)
     try:
-        return Redaction(box, hider(opened(keys, job.payload, job, "payload"), secrets))
+        return Redaction(box, secrets.hider(opened(keys, job.payload, job, "payload"), names))
     except errors.EncryptionKeyMissing:
         return Redaction(box, None)
