@@ -17,7 +17,7 @@ from shigoto import bulk
 from shigoto.cli import INTERRUPTED, confirm, output
 from shigoto.cli.arguments import audited, misuse, read_filter, split_filter, takes_filter, tell_unsearched
 from shigoto.cli.confirm import expect_confirmation
-from shigoto.cli.target import suggest, takes, takes_target, target_of
+from shigoto.cli.target import answers, takes, takes_target, takes_words, target_of
 from shigoto.filters import Filters
 from shigoto.handle import JobHandle
 from shigoto.model.job import TERMINAL, JobFilter, State
@@ -63,9 +63,7 @@ takes_care = takes(
 
 
 @click.command()
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] [FILTER...]", shell_complete=suggest("store_then_filters")
-)
+@takes_words("[STORE] [FILTER...]", "store_then_filters")
 @click.option(
     "--state", type=click.Choice(["failed", "cancelled"]), help="Only in this state.  [default: failed]"
 )
@@ -220,15 +218,12 @@ def _records(groups: dict[str, list[JobHandle[Any]]], *, wanted: bool = True) ->
 
 
 @click.command()
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] STATE [FILTER...]", shell_complete=suggest("store_then_filters")
-)
+@takes_words("[STORE] STATE [FILTER...]", "store_then_filters")
 @takes_filter
 @click.option("--limit", type=click.IntRange(1), help="At most so many, the oldest.  [default: all]")
 @click.option("--dry-run", is_flag=True, help="Only tell how many they are.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
     """Delete the jobs of a state, with all that is known of them.
 

@@ -18,7 +18,16 @@ from shigoto.cli import arguments, output
 from shigoto.cli.bulk import FORCED, BulkRequest, cancel_matching, redrive_matching, takes_care
 from shigoto.cli.confirm import confirmed, expect_confirmation, names, print_or_warn
 from shigoto.cli.output import Column, Columns
-from shigoto.cli.target import is_there, shared, split_store, suggest, takes_target, target_of
+from shigoto.cli.target import (
+    answers,
+    is_there,
+    shared,
+    split_store,
+    suggest,
+    takes_target,
+    takes_words,
+    target_of,
+)
 from shigoto.cli.watch import EndRates, Watching, json_line, takes_watch, watch
 from shigoto.filters import MAX_PAGE, Filters, wanted
 from shigoto.handle import JobHandle, found
@@ -40,9 +49,7 @@ SPARE = {"cancelled": 6, "scheduled": 5, "blocked": 4, "completed": 3, "processi
 
 
 @click.command(cls=arguments.WithNumbers)
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] TASK [MESSAGE | JSON] [PRIORITY]", shell_complete=suggest("store_then_task"),
-)  # fmt: skip
+@takes_words("[STORE] TASK [MESSAGE | JSON] [PRIORITY]", "store_then_task")
 @click.option(
     "--arg", "given", multiple=True, metavar="NAME=VALUE",
     help="An argument: a text where the task takes a str; else JSON, or a text if it is none.",
@@ -67,8 +74,7 @@ SPARE = {"cancelled": 6, "scheduled": 5, "blocked": 4, "completed": 3, "processi
 @click.option("--tag", "tags", multiple=True, help="To find it by; may be given again.")
 @click.option("--tenant", help="On whose behalf.")
 @click.option("--allow-unknown", is_flag=True, help="Accept a task that nobody knows yet.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def enqueue(
     ctx: click.Context,
     words: tuple[str, ...],
@@ -188,8 +194,7 @@ def expect_known(app: "Shigoto", task: str) -> None:
 @click.command(cls=Watching)
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @takes_watch
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def stats(ctx: click.Context, store: str | None, *, watch: float | None, as_json: bool) -> None:
     """Count the jobs, by queue and state.
 
@@ -247,9 +252,7 @@ def stats_table(
 
 
 @click.command("list", cls=Watching)
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] [STATE] [FILTER...]", shell_complete=suggest("store_then_filters")
-)
+@takes_words("[STORE] [STATE] [FILTER...]", "store_then_filters")
 @click.option("--limit", default=ROWS, show_default=True, type=click.IntRange(1, MAX_PAGE), help="How many.")
 @arguments.takes_filter
 @takes_watch
@@ -348,8 +351,7 @@ def _state(job: Job, now: datetime) -> str:
 
 @click.command()
 @click.argument("store", required=False, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def workers(ctx: click.Context, store: str | None, as_json: bool) -> None:
     """Show the workers: where they are, what they take, and how long their lease lasts.
 
@@ -415,9 +417,7 @@ class ActionResult(Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] JOB... | FILTER...", shell_complete=suggest("store_then_filters")
-)
+@takes_words("[STORE] JOB... | FILTER...", "store_then_filters")
 @click.option("--force", is_flag=True, help="Take running jobs from their workers at once.")
 @takes_care
 @takes_target
@@ -501,9 +501,7 @@ def _cancel(engine: "Engine", word: str, *, force: bool) -> ActionResult:
 
 
 @click.command()
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] JOB... | FILTER...", shell_complete=suggest("store_then_filters")
-)
+@takes_words("[STORE] JOB... | FILTER...", "store_then_filters")
 @takes_care
 @takes_target
 def retry(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
@@ -532,9 +530,8 @@ def _retry(engine: "Engine", word: str) -> ActionResult:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] JOB...", shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words("[STORE] JOB...")
+@answers
 def rerun(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
     """Make new jobs like ones that have ended, to run now.
 

@@ -10,7 +10,7 @@ from shigoto.cli import output
 from shigoto.cli.arguments import audited, misuse
 from shigoto.cli.confirm import print_result
 from shigoto.cli.output import Column, Columns
-from shigoto.cli.target import looks_like_store, split_store, suggest, takes_target, target_of
+from shigoto.cli.target import answers, looks_like_store, split_store, suggest, takes_words, target_of
 from shigoto.options import check_name
 from shigoto.queues import MOST_PENDING, Queue, change_op, list_op, pause_op
 
@@ -26,8 +26,7 @@ PAUSED, OPEN = "paused", "open"
     "--max-pending", type=click.IntRange(0, MOST_PENDING), metavar="N",
     help="With --set: refuse more pending jobs than that; 0 for no limit.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def queues(
     ctx: click.Context, store: str | None, *, name: str | None, max_pending: int | None, as_json: bool
 ) -> None:
@@ -104,9 +103,8 @@ class Switched(NamedTuple):
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] QUEUE...", shell_complete=suggest("store_then_queues"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words("[STORE] QUEUE...", "store_then_queues")
+@answers
 def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """Let no worker start jobs of these queues; those that run go on.
 
@@ -116,9 +114,8 @@ def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] QUEUE...", shell_complete=suggest("store_then_queues"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words("[STORE] QUEUE...", "store_then_queues")
+@answers
 def resume(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """Let workers start jobs of these queues again."""
     _switch(ctx, words, paused=False, as_json=as_json)

@@ -22,7 +22,17 @@ from shigoto.cli.arguments import audited, hinting_at_texts, read_arguments, rea
 from shigoto.cli.confirm import print_result
 from shigoto.cli.jobs import ActionResult, act_on_each, expect_known
 from shigoto.cli.output import Column, Columns
-from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes, takes_target, target_of
+from shigoto.cli.target import (
+    answers,
+    looks_like_store,
+    shared,
+    split_store,
+    suggest,
+    takes,
+    takes_target,
+    takes_words,
+    target_of,
+)
 from shigoto.model.errors import ScheduleInvalid, nearest
 from shigoto.model.job import KEY_MODES
 from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
@@ -373,8 +383,7 @@ def _lateness(tick: TickRecord) -> str:
 
 @click.command(name="list")
 @click.argument("store", required=False, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def list_schedules(ctx: click.Context, store: str | None, *, as_json: bool) -> None:
     """Show every schedule.
 
@@ -394,9 +403,8 @@ def list_schedules(ctx: click.Context, store: str | None, *, as_json: bool) -> N
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words(NAME)
+@answers
 def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """Show one schedule in full."""
     store, name = split_one(ctx, words)
@@ -409,7 +417,7 @@ def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] [NAME]", shell_complete=suggest("files"))
+@takes_words("[STORE] [NAME]")
 @click.option("--cron", metavar="EXPRESSION", help="No schedule of the store, but this expression.")
 @click.option("--tz", metavar="ZONE", help="With --cron: its time zone.")
 @click.option("--gap", type=click.Choice(get_args(Gap)), help="With --cron: for times that the clocks skip.")
@@ -421,8 +429,7 @@ def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=TICKS, show_default=True, help="How many ticks at most.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def preview(
     ctx: click.Context,
     words: tuple[str, ...],
@@ -469,11 +476,10 @@ def preview(
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("files"))
+@takes_words(NAME)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=TICKS, show_default=True, help="How many.")
 @click.option("--before", metavar="TIME", callback=read_time, help="Only ticks before this.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def history(
     ctx: click.Context, words: tuple[str, ...], *, limit: int, before: datetime | None, as_json: bool
 ) -> None:
@@ -510,11 +516,10 @@ def _definition(ctx: click.Context, store: str | None, name: str) -> tuple[Defin
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] NAME TASK [JSON]", shell_complete=suggest("files"))
+@takes_words("[STORE] NAME TASK [JSON]")
 @takes_plan
 @takes_call
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def add(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     """Add a schedule.
 
@@ -536,11 +541,10 @@ def add(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] NAME [TASK [JSON]]", shell_complete=suggest("files"))
+@takes_words("[STORE] NAME [TASK [JSON]]")
 @takes_plan
 @takes_call
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def update(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     """Change some of a schedule.
 
@@ -568,9 +572,8 @@ def update(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words(NAMES)
+@answers
 def remove(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
     """Forget schedules.
 
@@ -586,9 +589,8 @@ def remove(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words(NAMES)
+@answers
 def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
     """Let schedules fire no more.
 
@@ -603,9 +605,8 @@ def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words(NAMES)
+@answers
 def resume(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
     """Let schedules fire again.
 
@@ -620,9 +621,8 @@ def resume(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 @click.command(name="run-now")
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words(NAME)
+@answers
 def run_now(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """Store a job of a schedule now.
 
@@ -637,11 +637,10 @@ def run_now(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> Non
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("files"))
+@takes_words(NAME)
 @click.option("--from", "since", metavar="TIME", callback=read_time, required=True, help="The first instant.")
 @click.option("--to", metavar="TIME", callback=read_time, required=True, help="The last instant.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def backfill(
     ctx: click.Context, words: tuple[str, ...], *, since: datetime, to: datetime, as_json: bool
 ) -> None:

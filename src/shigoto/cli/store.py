@@ -20,7 +20,7 @@ from msgspec import structs
 from shigoto.cli import output
 from shigoto.cli.confirm import StatusLine, jobs, jobs_and_schedules, print_result
 from shigoto.cli.settings import Seconds
-from shigoto.cli.target import existing, shared, suggest, takes_target, target_of
+from shigoto.cli.target import answers, existing, shared, suggest, takes_target, target_of
 from shigoto.engine.open import open_engine
 from shigoto.model.errors import StoreError, StoreUnavailable, Unsupported
 from shigoto.model.time import host_clock
@@ -55,8 +55,7 @@ class Scripted(Protocol):
     "--print", "printing", is_flag=True, help="Print the SQL of what is missing, and change nothing."
 )
 @click.option("--all", "everything", is_flag=True, help="With --print: all of it, without asking the store.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def migrate(
     ctx: click.Context, store: str | None, *, printing: bool, everything: bool, as_json: bool
 ) -> None:
@@ -230,8 +229,7 @@ def export(ctx: click.Context, store: str | None, *, file: str | None) -> None:
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.argument("store", required=False, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def import_jobs(ctx: click.Context, file: str, store: str | None, *, as_json: bool) -> None:
     """Fill an empty store with the jobs and schedules of a file that `shigoto export` has written.
 

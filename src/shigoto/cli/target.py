@@ -224,6 +224,16 @@ def takes_target(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.pass_context(command)
 
 
+def answers(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a command whose answer programs can read, with `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="For programs.")(takes_target(command))
+
+
+def takes_words(metavar: str, what: Suggestion = "files") -> Callable[[F], F]:
+    """The words of a command, the first of which may be a store (`split_store`)."""
+    return click.argument("words", nargs=-1, metavar=metavar, shell_complete=suggest(what))
+
+
 def takes(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     """Several options that go together, in this order."""
 

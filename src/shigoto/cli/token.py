@@ -12,7 +12,7 @@ from shigoto.cli import output
 from shigoto.cli.arguments import actor, misuse, read_length
 from shigoto.cli.confirm import print_result
 from shigoto.cli.output import Column, Columns
-from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
+from shigoto.cli.target import answers, looks_like_store, shared, split_store, suggest, takes_words, target_of
 from shigoto.model.errors import StoreRefused
 from shigoto.model.service import SCOPES, Scope, Token
 from shigoto.model.time import to_datetime
@@ -49,7 +49,7 @@ def token() -> None:
 
 
 @token.command()
-@click.argument("words", nargs=-1, metavar="[STORE] NAME", shell_complete=suggest("files"))
+@takes_words("[STORE] NAME")
 @click.option(
     "--scope", "scopes", type=click.Choice(SCOPES), multiple=True, required=True,
     help="What it may do; may be given again.",
@@ -60,8 +60,7 @@ def token() -> None:
 )  # fmt: skip
 @click.option("--tenant", help="Only on behalf of this tenant.")
 @click.option("--expires", metavar="DURATION", callback=read_length, help="Only for so long: 12h, 90d.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def create(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     """Make a token.
 
@@ -100,8 +99,7 @@ def create(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
 
 @token.command(name="list")
 @click.argument("store", required=False, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def list_tokens(ctx: click.Context, store: str | None, *, as_json: bool) -> None:
     """Show all tokens, also those that were revoked or have expired, but never their text."""
     with _opened(ctx, store) as engine:
@@ -117,9 +115,8 @@ def list_tokens(ctx: click.Context, store: str | None, *, as_json: bool) -> None
 
 
 @token.command()
-@click.argument("words", nargs=-1, metavar="[STORE] ID|NAME", shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words("[STORE] ID|NAME")
+@answers
 def revoke(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """End a token, by its id or its name.
 
