@@ -75,8 +75,11 @@ Columns = Sequence[tuple[Column, Callable[[T], str]]]  # each with what it says 
 
 def table_of(found: Sequence[T], columns: Columns[T], width: int | None) -> list[str]:
     """A table with a line for each thing that was found."""
-    rows = [[tell(each) for _, tell in columns] for each in found]
-    return table([column for column, _ in columns], rows, width)
+    return table(*table_parts(found, columns), width)
+
+
+def table_parts(found: Sequence[T], columns: Columns[T]) -> tuple[list[Column], list[list[str]]]:
+    return [column for column, _ in columns], [[tell(each) for _, tell in columns] for each in found]
 
 
 def print_lines(lines: Sequence[str]) -> None:

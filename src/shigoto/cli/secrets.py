@@ -91,12 +91,7 @@ def _progress(rotated: "Rotated") -> str:
 
 
 def _record(rotated: "Rotated") -> dict[str, object]:
-    return {
-        "changed": rotated.changed,
-        "schedules": rotated.schedules,
-        "unreadable": rotated.unreadable,
-        "restless": rotated.restless,
-    }
+    return {name: getattr(rotated, name) for name in ("changed", "schedules", "unreadable", "restless")}
 
 
 def _sentence(rotated: "Rotated", current: str) -> str:

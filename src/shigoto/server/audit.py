@@ -5,7 +5,7 @@ settings and counts: never arguments, results or errors, which are nobody's busi
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
