@@ -8,10 +8,10 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from msgspec import Struct, structs
+from msgspec import structs
 
 from shigoto.cli import daemon, settings
 from shigoto.cli.settings import Seconds
@@ -143,29 +143,15 @@ def worker(ctx: click.Context, store: str | None, **flags: Any) -> int:
     return _alone(target, store, options) if count == 0 else _supervise(target, store, options, count)
 
 
-class DaemonOptions(Struct, frozen=True, kw_only=True):
-    """The options of a command that runs until it is told to stop, by their names."""
+class DaemonOptions(daemon.ProcessOptions, frozen=True, kw_only=True):
+    """The options of workers and schedulers."""
 
     lease: float
     poll: float
     stop_timeout: float
-    name: str | None
-    ready_file: Path | None
     health: str | None
-    stop_on_eof: bool
     stats_every: float | None
     any_role: bool
-    log_format: Literal["text", "json"]
-    log_level: str
-
-    @property
-    def shown_name(self) -> str | None:
-        return None if self.name is None else storable("--name", self.name)
-
-    def process_setup(self, notice: str | None) -> daemon.ProcessSetup:
-        return daemon.ProcessSetup(
-            stop_on_eof=self.stop_on_eof, log_format=self.log_format, log_level=self.log_level, notice=notice
-        )
 
 
 class WorkerOptions(DaemonOptions, frozen=True, kw_only=True):
@@ -274,7 +260,7 @@ def _alone(target: CommandTarget, store: str | None, options: WorkerOptions) -> 
     async def beside() -> None:
         await gather(tell_counts(lambda: app.engine, options.stats_every or 0.0), health())
 
-    return daemon.run_here(app, made, options.process_setup(UNNAMED if target.app is None else None), beside)
+    return daemon.run_here(app, made, options, beside, notice=None if target.app else UNNAMED)
 
 
 def made_here(
