@@ -526,14 +526,6 @@ class Patience:
         return self._time() < self._until
 
 
-class _Chosen(Struct, frozen=True):
-    """How many jobs are meant, of at most MOST_ACTED_ON, and the ids of some."""
-
-    matched: int
-    more: bool
-    ids: list[UUID]
-
-
 def _cancel(
     service: Service, caller: Caller, action: models.Action, filters: Filters, patience: Patience
 ) -> bulk.BulkPlan[models.ActedOn]:
@@ -542,12 +534,11 @@ def _cancel(
         engine, _bounded(filters), decoder=service.app.decoder, clock=service.app.now
     )
     jobs = [*chosen.cancelled, *chosen.asked]
-    of = _Chosen(len(jobs), len(jobs) >= models.MOST_ACTED_ON, [each.id for each in jobs[:MOST_IDS]])
-    if _only_looks(action, of):
-        return _told(action, of, 0, 0)
+    if _only_looks(action, len(jobs)):
+        return _told(action, len(jobs), jobs)
     audited = _audited(engine, caller, filters)
     done = yield from bulk.cancel_plan(audited, chosen, force=action.force, after_batch=patience)
-    return _told(action, of, len(done.cancelled) + len(done.asked), len(done.gone))
+    return _told(action, len(jobs), jobs, len(done.cancelled) + len(done.asked), len(done.gone))
 
 
 def _retry(
@@ -558,12 +549,11 @@ def _retry(
         engine, _bounded(filters), decoder=service.app.decoder, clock=service.app.now
     )
     jobs = [*chosen.jobs, *chosen.rivals]
-    of = _Chosen(len(jobs), len(jobs) >= models.MOST_ACTED_ON, [each.id for each in jobs[:MOST_IDS]])
-    if _only_looks(action, of):
-        return _told(action, of, 0, 0, beside=len(chosen.quarantined))
+    if _only_looks(action, len(jobs)):
+        return _told(action, len(jobs), jobs, beside=len(chosen.quarantined))
     done = yield from bulk.retry_plan(_audited(engine, caller, filters), chosen, after_batch=patience)
     skipped = len(done.key_taken) + len(done.gone)
-    return _told(action, of, len(done.retried), skipped, beside=len(done.quarantined))
+    return _told(action, len(jobs), jobs, len(done.retried), skipped, beside=len(done.quarantined))
 
 
 def _delete(
@@ -572,11 +562,10 @@ def _delete(
     engine = service.engine
     page, most = bulk.page_to_clear(_bounded(filters), service.app.now)
     numbers = yield from bulk.choose_deletable_plan(engine, page, most)
-    of = _Chosen(len(numbers), len(numbers) >= models.MOST_ACTED_ON, [])
-    if _only_looks(action, of):
-        return _told(action, of, 0, 0)
+    if _only_looks(action, len(numbers)):
+        return _told(action, len(numbers))
     done = yield from bulk.delete_plan(_audited(engine, caller, filters), numbers, page, after_batch=patience)
-    return _told(action, of, done, min(len(numbers), patience.parts * bulk.BATCH) - done)
+    return _told(action, len(numbers), (), done, min(len(numbers), patience.parts * bulk.BATCH) - done)
 
 
 _ACTS = {"cancel": _cancel, "retry": _retry, "delete": _delete}
@@ -590,29 +579,35 @@ def _audited(engine: Engine, caller: Caller, filters: Filters) -> Audited:
     return Audited(engine, caller.actor, written(filters))
 
 
-def _only_looks(action: models.Action, chosen: _Chosen) -> bool:
+def _only_looks(action: models.Action, matched: int) -> bool:
     """Whether nothing is to be changed. Raises ConfirmNeeded if more would be than the caller expects."""
     if action.dry_run:
         return True
-    if action.confirm is None or action.confirm < chosen.matched:
+    if action.confirm is None or action.confirm < matched:
         raise errors.ConfirmNeeded(
-            f"{chosen.matched} jobs match: send confirm with that number, or a greater one, if all are meant.",
-            chosen.matched,
+            f"{matched} jobs match: send confirm with that number, or a greater one, if all are meant.",
+            matched,
         )
     return False
 
 
 def _told(
-    action: models.Action, chosen: _Chosen, done: int, skipped: int, *, beside: int = 0
+    action: models.Action,
+    matched: int,
+    jobs: Sequence[JobHandle[Any]] = (),
+    done: int = 0,
+    skipped: int = 0,
+    *,
+    beside: int = 0,
 ) -> models.ActedOn:
     """What came of it; `beside` those that were matched are others that are skipped always."""
-    ended_early = not action.dry_run and done + skipped < chosen.matched
+    ended_early = not action.dry_run and done + skipped < matched
     return models.ActedOn(
         action=action.action,
         dry_run=action.dry_run,
-        matched=chosen.matched,
+        matched=matched,
         done=done,
         skipped=skipped + beside,
-        more=chosen.more or ended_early,
-        ids=chosen.ids,
+        more=matched >= models.MOST_ACTED_ON or ended_early,
+        ids=[each.id for each in jobs[:MOST_IDS]],
     )
