@@ -10,7 +10,7 @@ import click
 from msgspec import structs
 
 from shigoto.cli import doctor_checks, doctor_postgres, output
-from shigoto.cli.doctor_checks import DoctorFacts, Finding, Level, Verdict
+from shigoto.cli.doctor_checks import DoctorFacts, Finding, Level
 from shigoto.cli.target import answers, expect_there, suggest, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.checkup import Checkup
@@ -20,44 +20,43 @@ from shigoto.schedule.definition import trouble_with
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
 
-# The name of a check, what must be known of the store for it to make sense, and what it says then.
-CHECKS: tuple[tuple[str, str, Callable[..., Verdict | None]], ...] = (
-    ("python", "", doctor_checks.python),
-    ("store", "checkup", doctor_checks.store),
-    ("move", "store checkup", doctor_checks.move),
-    ("sqlite", "checkup file", doctor_checks.version),
-    ("file system", "file", doctor_checks.file_system),
-    ("permissions", "file", doctor_checks.permissions),
-    ("disk", "file", doctor_checks.space),
-    ("log", "file", doctor_checks.log),
-    ("journal", "store file", doctor_checks.journal),
-    ("integrity", "store", doctor_checks.integrity),
-    ("clock", "store file", doctor_checks.clock),
-    ("postgresql", "checkup server", doctor_postgres.version),
-    ("encoding", "server", doctor_postgres.encoding),
-    ("role", "server", doctor_postgres.role),
-    ("standby", "server", doctor_postgres.standby),
-    ("clock", "server", doctor_postgres.clock),
-    ("durability", "server", doctor_postgres.durability),
-    ("autovacuum", "server", doctor_postgres.autovacuum),
-    ("transactions", "server", doctor_postgres.holders),
-    ("dead rows", "server", doctor_postgres.dead_rows),
-    ("indexes", "server store", doctor_postgres.indexes),
-    ("connections", "server", doctor_postgres.connections),
-    ("pooler", "server", doctor_postgres.pooler),
-    ("doorbell", "server", doctor_postgres.doorbell),
-    ("timeouts", "server", doctor_postgres.timeouts),
-    ("workers", "", doctor_checks.live_workers),
-    ("leases", "store", doctor_checks.orphaned_jobs),
-    ("tasks", "", doctor_checks.unserved_lanes),
-    ("queues", "", doctor_checks.paused_queues),
-    ("isolation", "", doctor_checks.isolated_jobs),
-    ("quarantine", "", doctor_checks.quarantined_jobs),
-    ("backlog", "store", doctor_checks.backlog),
-    ("schedules", "", doctor_checks.failed_schedules),
-    ("schedules", "", doctor_checks.overdue_schedules),
-    ("schedules", "", doctor_checks.undeclared_schedules),
-    ("schedules", "", doctor_checks.unreadable_schedules),
+CHECKS: tuple[Callable[[DoctorFacts], Finding | None], ...] = (
+    doctor_checks.python,
+    doctor_checks.store,
+    doctor_checks.move,
+    doctor_checks.version,
+    doctor_checks.file_system,
+    doctor_checks.permissions,
+    doctor_checks.space,
+    doctor_checks.log,
+    doctor_checks.journal,
+    doctor_checks.integrity,
+    doctor_checks.clock,
+    doctor_postgres.version,
+    doctor_postgres.encoding,
+    doctor_postgres.role,
+    doctor_postgres.standby,
+    doctor_postgres.clock,
+    doctor_postgres.durability,
+    doctor_postgres.autovacuum,
+    doctor_postgres.holders,
+    doctor_postgres.dead_rows,
+    doctor_postgres.indexes,
+    doctor_postgres.connections,
+    doctor_postgres.pooler,
+    doctor_postgres.doorbell,
+    doctor_postgres.timeouts,
+    doctor_checks.live_workers,
+    doctor_checks.orphaned_jobs,
+    doctor_checks.unserved_lanes,
+    doctor_checks.paused_queues,
+    doctor_checks.isolated_jobs,
+    doctor_checks.quarantined_jobs,
+    doctor_checks.backlog,
+    doctor_checks.failed_schedules,
+    doctor_checks.overdue_schedules,
+    doctor_checks.undeclared_schedules,
+    doctor_checks.unreadable_schedules,
 )
 PAGE = 100
 COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARNING: "yellow", Level.PROBLEM: "red"}
@@ -97,13 +96,7 @@ def doctor(ctx: click.Context, store: str | None, *, deep: bool, as_json: bool) 
 
 def examine(facts: DoctorFacts) -> list[Finding]:
     """What all checks find; one that does not apply finds nothing."""
-    found: list[Finding] = []
-    for name, needed, judge in CHECKS:
-        known = [getattr(facts, each) for each in needed.split()]
-        verdict = None if None in known else judge(facts, *known)
-        if verdict is not None:
-            found.append(Finding(name, *verdict))
-    return found
+    return [finding for check in CHECKS if (finding := check(facts)) is not None]
 
 
 def gather(engine: "Engine", now: datetime, *, deep: bool) -> DoctorFacts:

@@ -1,14 +1,12 @@
 """The facts and findings of the doctor, and its checks of a store, its machine, jobs, workers and schedules.
 
-Each check is a pure function for one question, from the facts to a verdict, or to None if there is nothing to say. The
-table in `doctor.py` gives it its name and what it needs: nobody asks it where that is not known. The checks of a
-PostgreSQL server are in `doctor_postgres.py`.
+Each check is a pure function for one question, from the facts to a finding, or to None if the question makes no sense
+for this store. The checks of a PostgreSQL server are in `doctor_postgres.py`.
 """
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -53,14 +51,6 @@ class Finding(Struct, frozen=True):
     """What one check found, and what to do about it."""
 
     check: str
-    level: Level
-    text: str
-    remedy: str | None = None
-
-
-class Verdict(NamedTuple):
-    """The same, before its check has given it a name."""
-
     level: Level
     text: str
     remedy: str | None = None
@@ -121,91 +111,103 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
         return max((self.now - lane.oldest for lane in lanes), default=timedelta())
 
 
-def python(facts: DoctorFacts) -> Verdict:
-    return Verdict(Level.OK, f"This is Python {facts.python}.")
+def python(facts: DoctorFacts) -> Finding:
+    return Finding("python", Level.OK, f"This is Python {facts.python}.")
 
 
-def store(facts: DoctorFacts, checkup: Checkup) -> Verdict:
+def store(facts: DoctorFacts) -> Finding | None:
     """Whether the store can be opened, and has the schema of this release."""
-    if checkup.refusal is not None:
-        remedy = "Until this is mended nothing can be said about its jobs."
-        return Verdict(Level.PROBLEM, checkup.refusal, remedy)
-    size = _bytes(max(part.size for part in (facts.file, facts.server) if part is not None))
-    name = checkup.name if facts.file is None else facts.file.path
-    return Verdict(Level.OK, f"{name} is up to date and has {size}.")
-
-
-def move(facts: DoctorFacts, store: StoreFacts, checkup: Checkup) -> Verdict | None:
-    """Whether its jobs are on their way to another store, or were moved."""
-    if store.move is None:
+    if facts.checkup is None:
         return None
-    name = checkup.name if facts.file is None else facts.file.path
-    kind, other = store.move.kind, store.move.other
+    if facts.checkup.refusal is not None:
+        text = facts.checkup.refusal
+        remedy = "Until this is mended nothing can be said about its jobs."
+        return Finding("store", Level.PROBLEM, text, remedy)
+    size = _bytes(max(part.size for part in (facts.file, facts.server) if part is not None))
+    name = facts.checkup.name if facts.file is None else facts.file.path
+    return Finding("store", Level.OK, f"{name} is up to date and has {size}.")
+
+
+def move(facts: DoctorFacts) -> Finding | None:
+    """Whether its jobs are on their way to another store, or were moved."""
+    if facts.store is None or facts.store.move is None or facts.checkup is None:
+        return None
+    name = facts.checkup.name if facts.file is None else facts.file.path
+    kind, other = facts.store.move.kind, facts.store.move.other
     if kind == "moved":
         text = f"{name} was moved to {other}, where its jobs are now: nothing is stored here any more."
         remedy = "Use that address."
-        return Verdict(Level.PROBLEM, text, remedy)
+        return Finding("move", Level.PROBLEM, text, remedy)
     doing = f"filled with the jobs of {other}" if kind == "filling" else f"moved to {other}"
     text = f"{name} is being {doing}, and that is not finished."
     remedy = "If it was interrupted, run the same command again, or `shigoto move … --give-up`."
-    return Verdict(Level.WARNING, text, remedy)
+    return Finding("move", Level.WARNING, text, remedy)
 
 
-def version(_: DoctorFacts, checkup: Checkup, file: FileFacts) -> Verdict:
+def version(facts: DoctorFacts) -> Finding | None:
     """Whether this SQLite has the WAL-reset bug."""
-    number = tuple(int(part) for part in checkup.version.split("."))
+    if facts.checkup is None or facts.file is None:
+        return None
+    number = tuple(int(part) for part in facts.checkup.version.split("."))
     if number >= MENDED:
-        return Verdict(Level.OK, f"SQLite {checkup.version} has no known faults.")
+        return Finding("sqlite", Level.OK, f"SQLite {facts.checkup.version} has no known faults.")
     text = (
-        f"SQLite {checkup.version} has the WAL-reset bug, unless your distribution has mended it:"
+        f"SQLite {facts.checkup.version} has the WAL-reset bug, unless your distribution has mended it:"
         " a checkpoint beside a writer can corrupt the file. Shigoto's own checkpoints keep writers out."
     )
     remedy = (
         "Use app.connect() for statements of your own, since other connections checkpoint by themselves; or a"
         " Python with SQLite 3.51.3 or newer."
     )
-    return Verdict(Level.NOTE, text, remedy)
+    return Finding("sqlite", Level.NOTE, text, remedy)
 
 
-def file_system(_: DoctorFacts, file: FileFacts) -> Verdict:
+def file_system(facts: DoctorFacts) -> Finding | None:
     """Whether the file lies where files stay."""
-    kind = file.file_system
+    if facts.file is None:
+        return None
+    kind = facts.file.file_system
     if kind in VANISHING:
         text = f"The store lies on a file system ({kind}) {VANISHING[kind]}."
         remedy = "Put it on a disk or a volume that stays, unless its jobs may be lost."
-        return Verdict(Level.WARNING, text, remedy)
+        return Finding("file system", Level.WARNING, text, remedy)
     named = f"The file system is {kind}." if kind else "The system does not tell the kind of file system."
-    return Verdict(Level.OK, named)
+    return Finding("file system", Level.OK, named)
 
 
-def permissions(_: DoctorFacts, file: FileFacts) -> Verdict:
+def permissions(facts: DoctorFacts) -> Finding | None:
+    file = facts.file
+    if file is None:
+        return None
     if file.forbidden:
         text = f"This user may not read and write {', '.join(file.forbidden)}."
         remedy = "Run as the user who owns the store, or give this one access to the file and its folder."
-        return Verdict(Level.PROBLEM, text, remedy)
+        return Finding("permissions", Level.PROBLEM, text, remedy)
     if file.exposed:
         text = f"Every user of this machine may change {', '.join(file.exposed)}."
         remedy = "Take the right to write from others: chmod o-w."
-        return Verdict(Level.WARNING, text, remedy)
-    return Verdict(Level.OK, "The file and its folder can be written.")
+        return Finding("permissions", Level.WARNING, text, remedy)
+    return Finding("permissions", Level.OK, "The file and its folder can be written.")
 
 
-def space(_: DoctorFacts, file: FileFacts) -> Verdict | None:
-    free = file.free
-    if free is None:
+def space(facts: DoctorFacts) -> Finding | None:
+    if facts.file is None or facts.file.free is None:
         return None
+    free = facts.file.free
     level = Level.PROBLEM if free < NO_SPACE else Level.WARNING if free < LITTLE_SPACE else Level.OK
     remedy = (
         "Free some: on a full disk nothing can be enqueued or settled." if level is not Level.OK else None
     )
-    return Verdict(level, f"The disk has {_bytes(free)} left.", remedy)
+    return Finding("disk", level, f"The disk has {_bytes(free)} left.", remedy)
 
 
-def log(_: DoctorFacts, file: FileFacts) -> Verdict:
+def log(facts: DoctorFacts) -> Finding | None:
     """Whether the write-ahead log is copied back as it should be."""
-    size = file.log_size
+    if facts.file is None:
+        return None
+    size = facts.file.log_size
     if size < LONG_LOG:
-        return Verdict(Level.OK, f"The write-ahead log has {_bytes(size)}.")
+        return Finding("log", Level.OK, f"The write-ahead log has {_bytes(size)}.")
     text = (
         f"The write-ahead log has grown to {_bytes(size)}: by one large commit, or because somebody reads for a"
         " long time and keeps it from being copied back."
@@ -214,56 +216,58 @@ def log(_: DoctorFacts, file: FileFacts) -> Verdict:
         "The next commits will tell: if the log stays as long, find the connection that keeps a transaction open,"
         " perhaps a backup, a browser of the file or code of your own, and end it."
     )
-    return Verdict(Level.WARNING, text, remedy)
+    return Finding("log", Level.WARNING, text, remedy)
 
 
-def journal(_: DoctorFacts, store: StoreFacts, file: FileFacts) -> Verdict:
+def journal(facts: DoctorFacts) -> Finding | None:
     """Whether commits are as safe as they should be."""
-    if store.journal_mode != "wal":
-        text = f"The journal mode is {store.journal_mode!r}: readers and writers stop each other."
+    if facts.store is None or facts.file is None:
+        return None
+    if facts.store.journal_mode != "wal":
+        text = f"The journal mode is {facts.store.journal_mode!r}: readers and writers stop each other."
         remedy = "Somebody has changed it. Stop all processes and execute PRAGMA journal_mode = wal."
-        return Verdict(Level.PROBLEM, text, remedy)
-    if store.synchronous != "full":
-        text = f"synchronous is {store.synchronous!r}: a power cut can lose the last commits."
+        return Finding("journal", Level.PROBLEM, text, remedy)
+    if facts.store.synchronous != "full":
+        text = f"synchronous is {facts.store.synchronous!r}: a power cut can lose the last commits."
         remedy = "Leave synchronous out of the store's address, unless that is what you want."
-        return Verdict(Level.NOTE, text, remedy)
-    return Verdict(Level.OK, "Every commit is on the disk before it counts.")
+        return Finding("journal", Level.NOTE, text, remedy)
+    return Finding("journal", Level.OK, "Every commit is on the disk before it counts.")
 
 
-def integrity(_: DoctorFacts, store: StoreFacts) -> Verdict | None:
-    if store.damage is None:
+def integrity(facts: DoctorFacts) -> Finding | None:
+    if facts.store is None or facts.store.damage is None:
         return None
-    if store.damage:
-        text = f"The file is damaged: {'; '.join(store.damage)}"
+    if facts.store.damage:
+        text = f"The file is damaged: {'; '.join(facts.store.damage)}"
         remedy = "Stop all processes, keep a copy of the file and its -wal, and restore a backup."
-        return Verdict(Level.PROBLEM, text, remedy)
-    return Verdict(Level.OK, "No page of the file is damaged.")
+        return Finding("integrity", Level.PROBLEM, text, remedy)
+    return Finding("integrity", Level.OK, "No page of the file is damaged.")
 
 
-def clock(facts: DoctorFacts, store: StoreFacts, file: FileFacts) -> Verdict | None:
+def clock(facts: DoctorFacts) -> Finding | None:
     """Whether the machine's clock agrees with the times that the store has seen."""
-    if not store.clock:
+    if facts.store is None or not facts.store.clock or facts.file is None:
         return None
-    lead = to_datetime(store.clock) - facts.now
+    lead = to_datetime(facts.store.clock) - facts.now
     if lead > timedelta(milliseconds=MAX_HOLD):
         text = f"The store has seen a time that lies {span(lead)} ahead of this machine's clock."
         remedy = (
             "Set the clock right, with a time server. Workers go by it, and give every lease its time again."
         )
-        return Verdict(Level.PROBLEM, text, remedy)
+        return Finding("clock", Level.PROBLEM, text, remedy)
     if lead > timedelta(seconds=1):
         text = f"The clock was set back a little: for the next {span(lead)} time stands still for the store."
         remedy = "Nothing, if it happens once; a time server that slews the clock avoids it."
-        return Verdict(Level.WARNING, text, remedy)
+        return Finding("clock", Level.WARNING, text, remedy)
     ago = "" if lead > timedelta(seconds=-1) else f", and was last heard of {span(-lead)} ago"
-    return Verdict(Level.OK, f"The store's clock agrees with this machine's{ago}.")
+    return Finding("clock", Level.OK, f"The store's clock agrees with this machine's{ago}.")
 
 
 def _bytes(size: int) -> str:
     return f"{size / MIB / 1024:.1f} GiB" if size >= 1024 * MIB else f"{size / MIB:.1f} MiB"
 
 
-def live_workers(facts: DoctorFacts) -> Verdict | None:
+def live_workers(facts: DoctorFacts) -> Finding | None:
     """Whether somebody is there to work, and whether all who said so still are."""
     if facts.refused:
         return None
@@ -274,7 +278,7 @@ def live_workers(facts: DoctorFacts) -> Verdict | None:
         level = Level.PROBLEM if long else Level.WARNING
         text = f"No worker is alive, and {jobs(waiting)} could run."
         remedy = f"Start one: {facts.hint.command('worker')}."
-        return Verdict(level, text, remedy)
+        return Finding("workers", level, text, remedy)
     overdue = [worker for worker in facts.workers if worker.lease_until < facts.now]
     if overdue:
         silent = [f"{worker.name} (by {span(facts.now - worker.lease_until)})" for worker in overdue]
@@ -285,21 +289,21 @@ def live_workers(facts: DoctorFacts) -> Verdict | None:
             if live
             else "If they are gone, start a worker: it takes their jobs over."
         )
-        return Verdict(Level.WARNING, text, remedy)
-    return Verdict(Level.OK, f"{len(live)} alive." if live else "None, and no work.")
+        return Finding("workers", Level.WARNING, text, remedy)
+    return Finding("workers", Level.OK, f"{len(live)} alive." if live else "None, and no work.")
 
 
-def orphaned_jobs(facts: DoctorFacts, store: StoreFacts) -> Verdict | None:
+def orphaned_jobs(facts: DoctorFacts) -> Finding | None:
     """Whether jobs are counted as running although their worker is gone."""
-    if not store.orphans:
+    if facts.store is None or not facts.store.orphans:
         return None
     remedy = "A live worker frees them within seconds." if facts.live else "Start a worker: it frees them."
     level = Level.NOTE if facts.live else Level.WARNING
-    text = f"{jobs(store.orphans)} of workers that are gone count as running."
-    return Verdict(level, text, remedy)
+    text = f"{jobs(facts.store.orphans)} of workers that are gone count as running."
+    return Finding("leases", level, text, remedy)
 
 
-def unserved_lanes(facts: DoctorFacts) -> Verdict | None:
+def unserved_lanes(facts: DoctorFacts) -> Finding | None:
     """Whether there are jobs that no live worker would take: of an unknown task, or of a queue nobody serves."""
     if not facts.live:
         return None
@@ -315,10 +319,10 @@ def unserved_lanes(facts: DoctorFacts) -> Verdict | None:
     level = Level.PROBLEM if facts.since(lanes) > PATIENCE else Level.WARNING
     text = f"No live worker takes {names(told, NAMED)}."
     remedy = "Start a worker whose app has the task and that serves the queue; or cancel the jobs."
-    return Verdict(level, text, remedy)
+    return Finding("tasks", level, text, remedy)
 
 
-def paused_queues(facts: DoctorFacts) -> Verdict | None:
+def paused_queues(facts: DoctorFacts) -> Finding | None:
     waiting = {
         name: counts.pending
         for name, counts in facts.queues.items()
@@ -329,10 +333,10 @@ def paused_queues(facts: DoctorFacts) -> Verdict | None:
     told = [f"{name} ({jobs(pending)})" for name, pending in waiting.items()]
     text = f"Jobs wait in paused queues: {names(told, NAMED)}."
     remedy = f"{facts.hint.command('resume', *list(waiting)[:NAMED])} lets them run."
-    return Verdict(Level.NOTE, text, remedy)
+    return Finding("queues", Level.NOTE, text, remedy)
 
 
-def isolated_jobs(facts: DoctorFacts) -> Verdict | None:
+def isolated_jobs(facts: DoctorFacts) -> Finding | None:
     """Whether jobs wait for a process of their own and no live worker has one to give."""
     lanes = [lane for lane in facts.lanes if lane.alone and _is_refused(facts.live, lane)]
     if not lanes:
@@ -346,10 +350,10 @@ def isolated_jobs(facts: DoctorFacts) -> Verdict | None:
         f"Start a worker by `{facts.hint.command('worker')}`: those that are part of another program have no such"
         " processes."
     )
-    return Verdict(Level.WARNING, text, remedy)
+    return Finding("isolation", Level.WARNING, text, remedy)
 
 
-def quarantined_jobs(facts: DoctorFacts) -> Verdict | None:
+def quarantined_jobs(facts: DoctorFacts) -> Finding | None:
     if not facts.quarantined:
         return None
     these = ("--kind", "crash_loop")
@@ -361,20 +365,22 @@ def quarantined_jobs(facts: DoctorFacts) -> Verdict | None:
         f"{facts.hint.command('list', *these)} names them, and {facts.hint.command('show')} has the signal and the"
         f" stack of each. Mend the code, then {facts.hint.command('redrive', *these)}."
     )
-    return Verdict(Level.WARNING, text, remedy)
+    return Finding("quarantine", Level.WARNING, text, remedy)
 
 
-def backlog(facts: DoctorFacts, _: StoreFacts) -> Verdict:
+def backlog(facts: DoctorFacts) -> Finding | None:
     """Whether workers come to the jobs that they take in good time."""
+    if facts.store is None or facts.refused:
+        return None
     served = [lane for lane in facts.lanes if any(_serves(worker, lane) for worker in facts.live)]
     if facts.since(served) <= PATIENCE:
-        return Verdict(Level.OK, "No job that a worker would take has waited for long.")
+        return Finding("backlog", Level.OK, "No job that a worker would take has waited for long.")
     oldest = min(served, key=lambda lane: lane.oldest)
     text = f"A job of {oldest.task} in {oldest.queue} has been ready for {span(facts.now - oldest.oldest)}."
     remedy = (
         "The workers do not keep up: start more, or give them more slots with --concurrency or --processes."
     )
-    return Verdict(Level.WARNING, text, remedy)
+    return Finding("backlog", Level.WARNING, text, remedy)
 
 
 def _serves(worker: WorkerRecord, lane: LaneFacts) -> bool:
@@ -398,17 +404,17 @@ def _own(count: int) -> str:
     return "its" if count == 1 else "their"
 
 
-def failed_schedules(facts: DoctorFacts) -> Verdict | None:
+def failed_schedules(facts: DoctorFacts) -> Finding | None:
     broken = [each for each in facts.schedules if each.failed]
     if not broken:
         return None
     told = names([f"{each.name} ({each.error})" for each in broken])
     text = f"{_schedules_in_words(broken)} not fired any more, after too many errors: {told}."
     remedy = f"Mend the cause, then: shigoto schedules resume {broken[0].name}."
-    return Verdict(Level.PROBLEM, text, remedy)
+    return Finding("schedules", Level.PROBLEM, text, remedy)
 
 
-def overdue_schedules(facts: DoctorFacts) -> Verdict | None:
+def overdue_schedules(facts: DoctorFacts) -> Finding | None:
     """Whether somebody ticks at all."""
     late = [each for each in facts.schedules if _is_overdue(each, facts)]
     if facts.live:
@@ -426,10 +432,10 @@ def overdue_schedules(facts: DoctorFacts) -> Verdict | None:
         else f"Nobody is there to tick: start a worker, {facts.hint.command('worker')}."
     )
     text = f"{_schedules_in_words(late)} overdue: {told}."
-    return Verdict(Level.PROBLEM, text, remedy)
+    return Finding("schedules", Level.PROBLEM, text, remedy)
 
 
-def undeclared_schedules(facts: DoctorFacts) -> Verdict | None:
+def undeclared_schedules(facts: DoctorFacts) -> Finding | None:
     """Whether there are schedules whose code is gone, so that nobody fires them."""
     lost = [each for each in facts.schedules if _is_undeclared(each, facts)]
     if not facts.live or not lost:  # without a worker nobody could declare them
@@ -442,10 +448,10 @@ def undeclared_schedules(facts: DoctorFacts) -> Verdict | None:
         "Start a worker whose app has that code. If it is gone for good: shigoto schedules remove"
         f" {lost[0].name}."
     )
-    return Verdict(Level.WARNING, text, remedy)
+    return Finding("schedules", Level.WARNING, text, remedy)
 
 
-def unreadable_schedules(facts: DoctorFacts) -> Verdict | None:
+def unreadable_schedules(facts: DoctorFacts) -> Finding | None:
     """Whether there are schedules of which nobody here can tell when they are due; and elsewhere neither, if no worker
     has fired them."""
     waiting = [each for each in facts.schedules if each.look_at is not None and not each.failed]
@@ -459,7 +465,7 @@ def unreadable_schedules(facts: DoctorFacts) -> Verdict | None:
         "Install tzdata where workers and schedulers run, or give it another time zone: shigoto schedules update"
         f" {lost[0].name} --tz ZONE. One that code declares gets it there."
     )
-    return Verdict(level, text, remedy)
+    return Finding("schedules", level, text, remedy)
 
 
 def _is_overdue(schedule: Schedule, facts: DoctorFacts) -> bool:

@@ -1,21 +1,12 @@
-"""The doctor's checks of a PostgreSQL server: one pure function for each question, from the facts to a verdict."""
+"""The doctor's checks of a PostgreSQL server: one pure function for each question, from the facts to a finding."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 
 from shigoto.cli.confirm import names
-from shigoto.cli.doctor_checks import DoctorFacts, Level, Verdict
+from shigoto.cli.doctor_checks import DoctorFacts, Finding, Level
 from shigoto.cli.output import span
-from shigoto.model.checkup import (
-    ENCODING,
-    NEWEST,
-    OLDEST,
-    Checkup,
-    HolderFacts,
-    ServerFacts,
-    StoreFacts,
-    TableFacts,
-)
+from shigoto.model.checkup import ENCODING, NEWEST, OLDEST, HolderFacts, TableFacts
 from shigoto.model.time import MAX_HOLD, to_datetime
 
 LITTLE_SKEW, MUCH_SKEW = 1.0, 60.0  # seconds
@@ -36,95 +27,107 @@ REMEDIES = {
 }
 
 
-def version(_: DoctorFacts, checkup: Checkup, server: ServerFacts) -> Verdict:
+def version(facts: DoctorFacts) -> Finding | None:
     """Whether the server is one that we know."""
-    major = server.number // 10_000
-    text = f"This is PostgreSQL {checkup.version}."
+    if facts.server is None or facts.checkup is None:
+        return None
+    major = facts.server.number // 10_000
+    text = f"This is PostgreSQL {facts.checkup.version}."
     if major < OLDEST:
         remedy = f"Upgrade it: shigoto needs {OLDEST} or newer."
-        return Verdict(Level.PROBLEM, text, remedy)
+        return Finding("postgresql", Level.PROBLEM, text, remedy)
     if major > NEWEST:
         remedy = f"See whether there is a newer release of shigoto: this one was tested up to {NEWEST}."
-        return Verdict(Level.NOTE, text, remedy)
-    return Verdict(Level.OK, text)
+        return Finding("postgresql", Level.NOTE, text, remedy)
+    return Finding("postgresql", Level.OK, text)
 
 
-def encoding(_: DoctorFacts, server: ServerFacts) -> Verdict | None:
-    if "server_encoding" not in server.settings:
+def encoding(facts: DoctorFacts) -> Finding | None:
+    if facts.server is None or "server_encoding" not in facts.server.settings:
         return None
-    found = server.settings["server_encoding"]
+    found = facts.server.settings["server_encoding"]
     text = f"The encoding of the database is {found}"
     if found == ENCODING:
-        return Verdict(Level.OK, f"{text}.")
+        return Finding("encoding", Level.OK, f"{text}.")
     text = f"{text}: jobs with letters that it does not have cannot be stored."
     remedy = f"CREATE DATABASE … ENCODING '{ENCODING}' TEMPLATE template0, and use that one."
-    return Verdict(Level.PROBLEM, text, remedy)
+    return Finding("encoding", Level.PROBLEM, text, remedy)
 
 
-def role(_: DoctorFacts, server: ServerFacts) -> Verdict:
+def role(facts: DoctorFacts) -> Finding | None:
     """Whether whoever is connected may do what a worker must, and no more."""
+    server = facts.server
+    if server is None:
+        return None
     if server.rights:
         text = f"{server.role} lacks rights: {names(server.rights, NAMED, '; ')}."
         remedy = "Run what `shigoto sql bootstrap` prints for this role, as whoever may grant them."
-        return Verdict(Level.PROBLEM, text, remedy)
+        return Finding("role", Level.PROBLEM, text, remedy)
     if server.superuser or server.owner:
         text = (
             f"{server.role} {'is a superuser' if server.superuser else 'owns the schema'}. Workers refuse to begin"
             " so, and no process that only enqueues needs it either."
         )
         remedy = "Use a role that may do no more than work: `shigoto sql bootstrap` makes one."
-        return Verdict(Level.WARNING, text, remedy)
+        return Finding("role", Level.WARNING, text, remedy)
     if server.bypasses:
         text = f"Row security does not apply to {server.role}."
         remedy = "ALTER ROLE … NOBYPASSRLS, unless no table of yours has row security."
-        return Verdict(Level.WARNING, text, remedy)
-    return Verdict(Level.OK, f"{server.role} may work, and no more.")
+        return Finding("role", Level.WARNING, text, remedy)
+    return Finding("role", Level.OK, f"{server.role} may work, and no more.")
 
 
-def standby(_: DoctorFacts, server: ServerFacts) -> Verdict | None:
-    if not server.standby:
+def standby(facts: DoctorFacts) -> Finding | None:
+    if facts.server is None or not facts.server.standby:
         return None
     text = "The server is a standby: nothing can be enqueued or settled there."
     remedy = "Use the address of the primary; with several hosts in it, add target_session_attrs=read-write."
-    return Verdict(Level.PROBLEM, text, remedy)
+    return Finding("standby", Level.PROBLEM, text, remedy)
 
 
-def clock(facts: DoctorFacts, server: ServerFacts) -> Verdict:
+def clock(facts: DoctorFacts) -> Finding | None:
     """Whether the clocks agree: that of this machine, the server's, and what the store has seen."""
+    server = facts.server
+    if server is None:
+        return None
     mark = facts.store.clock if facts.store is not None else 0
     lead = to_datetime(mark) - server.now
     if lead > timedelta(milliseconds=MAX_HOLD):
         text = f"The store has seen a time that lies {span(lead)} ahead of the server's clock."
         remedy = "Set the server's clock right, with a time server: all workers go by it."
-        return Verdict(Level.PROBLEM, text, remedy)
+        return Finding("clock", Level.PROBLEM, text, remedy)
     skew = abs(server.skew) - server.doubt
     text = f"The server's clock is {span(timedelta(seconds=abs(server.skew)))} "
     text += f"{'ahead of' if server.skew > 0 else 'behind'} this machine's."
     if skew < LITTLE_SKEW:
-        return Verdict(Level.OK, "The server's clock agrees with this machine's.")
+        return Finding("clock", Level.OK, "The server's clock agrees with this machine's.")
     level = Level.WARNING if skew >= MUCH_SKEW else Level.NOTE
     text = f"{text} Jobs go by the server's; times that your code computes do not."
     remedy = "Use a time server on both. For jobs that are to run later, say delay= rather than run_at=."
-    return Verdict(level, text, remedy)
+    return Finding("clock", level, text, remedy)
 
 
-def durability(_: DoctorFacts, server: ServerFacts) -> Verdict:
-    settings = server.settings
+def durability(facts: DoctorFacts) -> Finding | None:
+    if facts.server is None:
+        return None
+    settings = facts.server.settings
     unsafe = [name for name in UNSAFE if settings.get(name) == "off"]
     if unsafe:
         text = "; ".join(f"{name} is off: {UNSAFE[name]}" for name in unsafe) + "."
         remedy = f"Turn {' and '.join(unsafe)} on, unless the jobs may be lost."
-        return Verdict(Level.PROBLEM, text, remedy)
+        return Finding("durability", Level.PROBLEM, text, remedy)
     if settings.get("synchronous_commit") == "off":
         text = "synchronous_commit is off: a crash of the server loses the last moments, jobs among them."
         remedy = "ALTER ROLE … SET synchronous_commit = on, unless that is what you want."
-        return Verdict(Level.WARNING, text, remedy)
-    return Verdict(Level.OK, "Every commit is on the disk before it counts.")
+        return Finding("durability", Level.WARNING, text, remedy)
+    return Finding("durability", Level.OK, "Every commit is on the disk before it counts.")
 
 
-def autovacuum(_: DoctorFacts, server: ServerFacts) -> Verdict | None:
-    off = [name for name in ("autovacuum", "track_counts") if server.settings.get(name) == "off"]
-    tables = [table.name for table in server.tables if not table.autovacuum]
+def autovacuum(facts: DoctorFacts) -> Finding | None:
+    if facts.server is None:
+        return None
+    off = [name for name in ("autovacuum", "track_counts") if facts.server.settings.get(name) == "off"]
+    tables = [table.name for table in facts.server.tables if not table.autovacuum]
     if not off and not tables:
         return None
     where = f" for {names(tables, NAMED)}" if not off else ""
@@ -132,63 +135,72 @@ def autovacuum(_: DoctorFacts, server: ServerFacts) -> Verdict | None:
         f"{' and '.join(off) or 'autovacuum'} is off{where}: tables grow, and claims get slower and slower."
     )
     remedy = "Turn it on." if off else "ALTER TABLE … RESET (autovacuum_enabled)."
-    return Verdict(Level.PROBLEM, text, remedy)
+    return Finding("autovacuum", Level.PROBLEM, text, remedy)
 
 
-def holders(_: DoctorFacts, server: ServerFacts) -> Verdict:
+def holders(facts: DoctorFacts) -> Finding | None:
     """Whether somebody keeps dead rows from being removed."""
+    server = facts.server
+    if server is None:
+        return None
     held = [holder for holder in server.holders if _is_long(holder)]
     if held:
         long = any((holder.seconds or 0.0) > HOURS for holder in held)
         level = Level.PROBLEM if long else Level.WARNING
         text = f"Dead rows cannot be removed because of {names([_told(holder) for holder in held], NAMED, '; ')}."
         remedy = " ".join(dict.fromkeys(REMEDIES[holder.kind] for holder in held))
-        return Verdict(level, text, remedy)
+        return Finding("transactions", level, text, remedy)
     hidden = _hidden(server.unseen, server.hidden)
     if hidden:
         text = f"No long transaction is known; but {server.role} may not see {hidden}."
         remedy = "GRANT pg_read_all_stats to a role that the doctor can use, to see those too."
-        return Verdict(Level.NOTE, text, remedy)
-    return Verdict(Level.OK, "Nobody keeps a transaction open for long.")
+        return Finding("transactions", Level.NOTE, text, remedy)
+    return Finding("transactions", Level.OK, "Nobody keeps a transaction open for long.")
 
 
-def dead_rows(facts: DoctorFacts, server: ServerFacts) -> Verdict | None:
-    if not server.tables:
+def dead_rows(facts: DoctorFacts) -> Finding | None:
+    if facts.server is None or not facts.server.tables:
         return None
-    many = [table for table in server.tables if table.dead > MANY_DEAD]
+    many = [table for table in facts.server.tables if table.dead > MANY_DEAD]
     bloated = [table for table in many if table.busy or table.dead > table.live]
     if not bloated:
-        return Verdict(Level.OK, "Dead rows are removed in time.")
+        return Finding("dead rows", Level.OK, "Dead rows are removed in time.")
     told = [f"{table.dead} in {table.name} ({_vacuumed(facts, table)})" for table in bloated]
     text = f"Many dead rows are left: {names(told, NAMED)}."
     remedy = (
         "See what `transactions` says above. If nobody holds them, autovacuum does not keep up: give it more"
         " workers (autovacuum_max_workers), or VACUUM these tables."
     )
-    return Verdict(Level.WARNING, text, remedy)
+    return Finding("dead rows", Level.WARNING, text, remedy)
 
 
-def indexes(_: DoctorFacts, server: ServerFacts, store: StoreFacts) -> Verdict:
+def indexes(facts: DoctorFacts) -> Finding | None:
+    server = facts.server
+    if server is None or facts.store is None:
+        return None
     if server.invalid:
         text = f"Not valid, so that nobody uses them: {names(server.invalid, NAMED)}."
         remedy = "REINDEX INDEX CONCURRENTLY each of them."
-        return Verdict(Level.PROBLEM, text, remedy)
+        return Finding("indexes", Level.PROBLEM, text, remedy)
     if server.missing:
         text = f"Missing: {names(server.missing, NAMED)}."
         remedy = (
             "Somebody has dropped them. `shigoto migrate --print --all` has the statements that make them."
         )
-        return Verdict(Level.PROBLEM, text, remedy)
-    return Verdict(Level.OK, "All indexes are there.")
+        return Finding("indexes", Level.PROBLEM, text, remedy)
+    return Finding("indexes", Level.OK, "All indexes are there.")
 
 
-def connections(facts: DoctorFacts, server: ServerFacts) -> Verdict:
+def connections(facts: DoctorFacts) -> Finding | None:
+    server = facts.server
+    if server is None:
+        return None
     places = server.places if server.limit is None else min(server.places, server.limit)
     text = f"{server.used} of {server.places} connections are in use"
     if server.used >= CROWDED * server.places:
         text = f"{text}: soon nobody can connect any more."
         remedy = "Raise max_connections, put a pooler in front, or give each process less with pool= in the address."
-        return Verdict(Level.WARNING, text, remedy)
+        return Finding("connections", Level.WARNING, text, remedy)
     # Nobody knows which workers have a supervisor: at most there is one for the workers of each host.
     hosts = {worker.host for worker in facts.live}
     wanted = server.most * (len(facts.live) + len(hosts))
@@ -199,23 +211,25 @@ def connections(facts: DoctorFacts, server: ServerFacts) -> Verdict:
             f"{' for this role' if places < server.places else ''}."
         )
         remedy = "Say pool= in the address to give each process less, raise max_connections, or use a pooler."
-        return Verdict(Level.WARNING, text, remedy)
-    return Verdict(Level.OK, f"{text}; a process of ours opens at most {server.most}.")
+        return Finding("connections", Level.WARNING, text, remedy)
+    return Finding("connections", Level.OK, f"{text}; a process of ours opens at most {server.most}.")
 
 
-def pooler(_: DoctorFacts, server: ServerFacts) -> Verdict | None:
-    if not server.pooled:
+def pooler(facts: DoctorFacts) -> Finding | None:
+    server = facts.server
+    if server is None or not server.pooled:
         return None
     if server.prepares:
         text = "A pooler is in between, and the address says prepare=on: statements may be gone when they are used."
         remedy = "Leave prepare=on out of the address, or connect to the server itself."
-        return Verdict(Level.PROBLEM, text, remedy)
-    return Verdict(Level.OK, "A pooler is in between; nothing is prepared there.")
+        return Finding("pooler", Level.PROBLEM, text, remedy)
+    return Finding("pooler", Level.OK, "A pooler is in between; nothing is prepared there.")
 
 
-def doorbell(_: DoctorFacts, server: ServerFacts) -> Verdict | None:
+def doorbell(facts: DoctorFacts) -> Finding | None:
     """Whether idle workers hear of new jobs at once."""
-    if server.standby:
+    server = facts.server
+    if server is None or server.standby:
         return None
     if server.queue > NEARLY_FULL:
         level = Level.PROBLEM if server.queue > FULL else Level.WARNING
@@ -224,26 +238,26 @@ def doorbell(_: DoctorFacts, server: ServerFacts) -> Verdict | None:
             " transaction: once it is full, every enqueue fails."
         )
         remedy = "End that session: see pg_stat_activity, and the server's log, which names it."
-        return Verdict(level, text, remedy)
+        return Finding("doorbell", level, text, remedy)
     if server.heard is None:
         text = "The address says listen=off: workers find new jobs by looking, every --poll seconds."
-        return Verdict(Level.NOTE, text)
+        return Finding("doorbell", Level.NOTE, text)
     if not server.heard:
         through = " through this pooler" if server.pooled else ""
         text = (
             f"Notifications do not arrive{through}: workers find new jobs by looking, every --poll seconds."
         )
         remedy = "Give the address of the server itself in listen=, percent-encoded; or say listen=off."
-        return Verdict(Level.WARNING, text, remedy)
-    return Verdict(Level.OK, "Idle workers hear of new jobs at once.")
+        return Finding("doorbell", Level.WARNING, text, remedy)
+    return Finding("doorbell", Level.OK, "Idle workers hear of new jobs at once.")
 
 
-def timeouts(_: DoctorFacts, server: ServerFacts) -> Verdict | None:
-    if server.settings.get("idle_in_transaction_session_timeout") != "0":
+def timeouts(facts: DoctorFacts) -> Finding | None:
+    if facts.server is None or facts.server.settings.get("idle_in_transaction_session_timeout") != "0":
         return None
-    text = f"A session of {server.role} that hangs in a transaction keeps its locks for ever."
+    text = f"A session of {facts.server.role} that hangs in a transaction keeps its locks for ever."
     remedy = "ALTER ROLE … SET idle_in_transaction_session_timeout; `shigoto sql bootstrap` does so."
-    return Verdict(Level.NOTE, text, remedy)
+    return Finding("timeouts", Level.NOTE, text, remedy)
 
 
 def _is_long(holder: HolderFacts) -> bool:
