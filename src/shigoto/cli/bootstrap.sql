@@ -1,3 +1,5 @@
+-- The parts of what `shigoto sql bootstrap` prints; in braces stand names and texts.
+
 -- part: header
 -- Roles for a store of shigoto, made by `shigoto sql bootstrap`. It can be run again at any time.
 -- Run it in the database {database}, as a superuser, or as an owner of the database who may create roles:
