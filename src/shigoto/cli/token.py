@@ -156,13 +156,10 @@ def tokens_table(records: Sequence[TokenRecord], width: int | None) -> list[str]
 
 def _record(each: Token, now: int, text: str | None = None) -> TokenRecord:
     status = "revoked" if each.revoked_at is not None else "alive" if each.alive(now) else "expired"
+    same = {name: getattr(each, name) for name in ("id", "name", "scopes", "queues", "tenant")}
     return TokenRecord(
-        id=each.id,
-        name=each.name,
+        **same,
         status=status,
-        scopes=each.scopes,
-        queues=each.queues,
-        tenant=each.tenant,
         created_at=to_datetime(each.created_at),
         expires_at=None if each.expires_at is None else to_datetime(each.expires_at),
         revoked_at=None if each.revoked_at is None else to_datetime(each.revoked_at),

@@ -50,24 +50,12 @@ Jobs run at least once. Times are RFC 3339 in UTC, durations are seconds. Unknow
 
 There is neither gRPC nor WebSocket: `GET /events` streams server-sent events, and `wait=` holds an answer back.
 """
-# Which answer says what another operation is asked with: by name, so that one who is not there is not linked to.
-LINKS = {
-    "submit_job": {
-        "get_job": {"id": "$response.body#/id"},
-        "list_attempts": {"id": "$response.body#/id"},
-        "cancel_job": {"id": "$response.body#/id"},
-    },
-    "register_worker": {
-        "claim_jobs": {"worker": "$response.body#/worker"},
-        "beat": {"worker": "$response.body#/worker"},
-        "leave": {"worker": "$response.body#/worker"},
-    },
-    "add_schedule": {
-        "get_schedule": {"name": "$response.body#/name"},
-        "run_schedule": {"name": "$response.body#/name"},
-        "remove_schedule": {"name": "$response.body#/name"},
-    },
-    "run_schedule": {"get_job": {"id": "$response.body#/id"}},
+# Which field of an answer other operations are asked with: by name, so that one who is not there is not linked to.
+LINKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "submit_job": ("id", ("get_job", "list_attempts", "cancel_job")),
+    "register_worker": ("worker", ("claim_jobs", "beat", "leave")),
+    "add_schedule": ("name", ("get_schedule", "run_schedule", "remove_schedule")),
+    "run_schedule": ("id", ("get_job",)),
 }
 
 
@@ -233,12 +221,12 @@ def document(api: FastAPI) -> dict[str, Any]:
             operation["x-scopes"] = list(scopes)
         elif name == "readyz":  # it says why not, in the same words
             operation["responses"]["503"]["content"] = operation["responses"]["200"]["content"]
-    for name, links in LINKS.items():
+    for name, (field, others) in LINKS.items():
         if name in operations:
             route, operation = operations[name]
             operation["responses"][str(route.status_code)]["links"] = {
-                other: {"operationId": other, "parameters": parameters}
-                for other, parameters in links.items()
+                other: {"operationId": other, "parameters": {field: f"$response.body#/{field}"}}
+                for other in others
                 if other in operations
             }
     plain: dict[str, Any] = json.decode(json.encode(written))  # defaults of msgspec's schemas may be tuples
