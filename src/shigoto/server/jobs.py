@@ -15,6 +15,7 @@ from msgspec import UNSET, DecodeError, Struct, json, structs
 
 from shigoto import bulk
 from shigoto.app import expect_searchable
+from shigoto.bulk import BATCH
 from shigoto.encryption import Encryption, opened
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
@@ -565,7 +566,7 @@ def _delete(
     if _only_looks(action, len(numbers)):
         return _told(action, len(numbers))
     done = yield from bulk.delete_plan(_audited(engine, caller, filters), numbers, page, after_batch=patience)
-    return _told(action, len(numbers), (), done, min(len(numbers), patience.parts * bulk.BATCH) - done)
+    return _told(action, len(numbers), (), done, min(len(numbers), patience.parts * BATCH) - done)
 
 
 _ACTS = {"cancel": _cancel, "retry": _retry, "delete": _delete}

@@ -21,11 +21,19 @@ from shigoto.model.version import VERSION
 from shigoto.model.worker import UNTOLD, Announcement, Death, Report, Settlement, Want
 from shigoto.queues import expect_settings, store_within_limits, tick_within_limits
 from shigoto.schedule.definition import masked as masked_definition
-from shigoto.server import permissions, record_checks
+from shigoto.server import permissions
 from shigoto.server.audit import Audited
 from shigoto.server.auth import Caller, the_service
 from shigoto.server.jobs import PAGE, PAGE_BYTES
 from shigoto.server.operations import names_for
+from shigoto.server.record_checks import (
+    MOST_AT_ONCE,
+    checked,
+    expect_bounded,
+    expect_introduced,
+    expect_storable,
+    expect_tickable,
+)
 from shigoto.server.routing import expect_type, looked
 
 if TYPE_CHECKING:
@@ -59,7 +67,7 @@ async def ask(request: Request) -> Response:
     if request.headers.get("Shigoto-Protocol") != str(protocol.PROTOCOL) and name != "hello":
         raise RequestInvalid(f"This server speaks protocol {protocol.PROTOCOL}.", "Shigoto-Protocol")
     args = protocol.decode_args(name, await request.body())
-    record_checks.expect_bounded(name, args)
+    expect_bounded(name, args)
     value = await _answered(service, caller, name, args)
     if name in ENDING:
         service.feed.stirred()
@@ -150,18 +158,18 @@ def _confined(caller: Caller, name: str, args: tuple[Any, ...]) -> tuple[Any, ..
             return args[0], [_storable(said) for said in args[1]]
         case "announce":
             announcement: Announcement = args[0]
-            record_checks.expect_introduced(announcement)
+            expect_introduced(announcement)
             return (replace(announcement, queues=permissions.claimable(caller, announcement.queues)),)
         case "configure":
             return (expect_settings(args[0]),)
         case "tick":
-            return ([record_checks.expect_tickable(change) for change in args[0]],)
+            return ([expect_tickable(change) for change in args[0]],)
         case _:
             return args
 
 
 def _storable(said: News) -> News:
-    record_checks.expect_storable(said)
+    expect_storable(said)
     return said
 
 
@@ -172,13 +180,13 @@ def _submitted(caller: Caller, spec: JobSpec) -> JobSpec:
             f"The token is for the tenant {tenant!r}, and the arguments are encrypted for nobody in particular: say"
             " using(tenant=…) where the job is enqueued."
         )
-    return record_checks.checked(spec if tenant == spec.tenant else replace(spec, tenant=tenant))
+    return checked(spec if tenant == spec.tenant else replace(spec, tenant=tenant))
 
 
 def _wanted(caller: Caller, want: Want) -> Want:
     """Fewer than it wants is what any worker may get."""
-    if want.limit > record_checks.MOST_AT_ONCE:
-        want = replace(want, limit=record_checks.MOST_AT_ONCE)
+    if want.limit > MOST_AT_ONCE:
+        want = replace(want, limit=MOST_AT_ONCE)
     return replace(want, queues=permissions.claimable(caller, want.queues)) if caller.restricted else want
 
 
