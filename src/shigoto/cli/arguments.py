@@ -11,11 +11,11 @@ A word that cannot be read is a usage error of the command.
 
 import os
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, cast, get_args, get_origin
 from uuid import UUID
 
 import click
@@ -23,7 +23,7 @@ import msgspec
 from msgspec import structs
 
 from shigoto.cli import output
-from shigoto.cli.target import split_store, suggest
+from shigoto.cli.target import split_store, suggest, takes
 from shigoto.codec.signature import Signature
 from shigoto.filters import MAX_NUMBER, Filters, KindName, is_term, together, wanted
 from shigoto.model.errors import JobError, JobNotFound, OptionInvalid, PayloadInvalid
@@ -35,8 +35,6 @@ from shigoto.model.time import read_duration
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
     from shigoto.server.audit import Audited
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 NUMBER = re.compile(r"#?([0-9]{1,19})", re.ASCII)
 NO_JOB = "{!r} is no job: write its number, such as 42 or '#42', or its id."
@@ -207,27 +205,21 @@ def misuse(ctx: click.Context) -> Generator[None]:
         raise click.UsageError(str(error), ctx) from None
 
 
-def takes_filter(command: F) -> F:
-    """Flags that say the same as terms of the filter language."""
-    kind = click.option(
+# Flags that say the same as terms of the filter language.
+takes_filter = takes(
+    click.option("--queue", help="Only of this queue.", shell_complete=suggest("queues")),
+    click.option("--task", help="Only of this task.", shell_complete=suggest("tasks")),
+    click.option("--tag", help="Only with this tag."),
+    click.option("--key", help="Only with this unique key."),
+    click.option("--tenant", help="Only of this tenant."),
+    click.option(
         "--kind",
         "failure_kind",
         metavar="KIND",
         type=click.Choice(get_args(KindName)),
         help="Only with this kind of failure, such as timeout or crash_loop.",
-    )
-    command = kind(command)
-    flags = {
-        "tenant": "Only of this tenant.",
-        "key": "Only with this unique key.",
-        "tag": "Only with this tag.",
-        "task": "Only of this task.",
-        "queue": "Only of this queue.",
-    }
-    suggestions = {"task": suggest("tasks"), "queue": suggest("queues")}
-    for name, text in flags.items():
-        command = click.option(f"--{name}", help=text, shell_complete=suggestions.get(name))(command)
-    return command
+    ),
+)
 
 
 def read_filter(ctx: click.Context, terms: Sequence[str], flags: dict[str, Any]) -> Filters:

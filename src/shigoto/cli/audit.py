@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from shigoto.cli import output
 from shigoto.cli.jobs import ROWS
-from shigoto.cli.output import Column
+from shigoto.cli.output import Column, Columns
 from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.filters import MAX_NUMBER, MAX_PAGE
 from shigoto.model.service import AuditEntry
@@ -24,11 +24,9 @@ from shigoto.model.time import to_datetime
 )
 @click.option("--limit", default=ROWS, show_default=True, type=click.IntRange(1, MAX_PAGE), help="How many.")
 @click.option(
-    "--before",
-    type=click.IntRange(0, MAX_NUMBER),
-    metavar="NUMBER",
+    "--before", type=click.IntRange(0, MAX_NUMBER), metavar="NUMBER",
     help="Only older ones than the entry of this number: the next page.",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="For programs: complete records in one array.")
 @takes_target
 def audit(
@@ -69,29 +67,23 @@ def audit(
 
 def audit_table(found: Sequence[AuditEntry], width: int | None, now: datetime) -> list[str]:
     """A line per entry. On a terminal (one with a width) times are local and short, else ISO 8601 in UTC."""
-    columns = [
-        Column("entry", right=True, spare=3),
-        Column("at"),
-        Column("actor", least=12),
-        Column("action"),
-        Column("target", least=12),
-        Column("before", least=8, spare=2),
-        Column("after", least=8, spare=1),
+    brief = width is not None
+    columns: Columns[AuditEntry] = [
+        (Column("entry", right=True, spare=3), lambda entry: str(entry.number)),
+        (Column("at"), lambda entry: output.instant(to_datetime(entry.at), now, brief=brief)),
+        (Column("actor", least=12), lambda entry: output.one_line(entry.actor)),
+        (Column("action"), lambda entry: output.one_line(entry.action)),
+        (Column("target", least=12), lambda entry: output.brief(entry.target) or "-"),
+        (
+            Column("before", least=8, spare=2),
+            lambda entry: "-" if entry.before is None else output.brief(entry.before),
+        ),
+        (
+            Column("after", least=8, spare=1),
+            lambda entry: "-" if entry.after is None else output.brief(entry.after),
+        ),
     ]
-    return output.table(columns, [_row(entry, now, brief=width is not None) for entry in found], width)
-
-
-def _row(entry: AuditEntry, now: datetime, *, brief: bool) -> list[str]:
-    at = to_datetime(entry.at)
-    return [
-        str(entry.number),
-        output.instant(at, now, brief=brief),
-        output.one_line(entry.actor),
-        output.one_line(entry.action),
-        output.brief(entry.target) or "-",
-        "-" if entry.before is None else output.brief(entry.before),
-        "-" if entry.after is None else output.brief(entry.after),
-    ]
+    return output.table_of(found, columns, width)
 
 
 def _nothing(before: int | None, target: str | None) -> str:

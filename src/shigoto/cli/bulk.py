@@ -8,41 +8,16 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from msgspec import structs
 
-from shigoto.bulk import (
-    BATCH,
-    PAGE,
-    BulkPlan,
-    Cancelled,
-    Chosen,
-    Redriven,
-    cancel_plan,
-    carry_out,
-    choose_deletable_plan,
-    choose_live_plan,
-    choose_plan,
-    clear_plan,
-    delete_plan,
-    page_to_clear,
-    retry_plan,
-)
-from shigoto.cli import INTERRUPTED, output
+from shigoto import bulk
+from shigoto.cli import INTERRUPTED, confirm, output
 from shigoto.cli.arguments import audited, misuse, read_filter, split_filter, takes_filter, tell_unsearched
-from shigoto.cli.confirm import (
-    SHOWN,
-    ProgressBar,
-    confirmed,
-    counted,
-    expect_confirmation,
-    jobs,
-    names,
-    print_result,
-)
-from shigoto.cli.target import suggest, takes_target, target_of
+from shigoto.cli.confirm import expect_confirmation
+from shigoto.cli.target import answers, takes, takes_target, takes_words, target_of
 from shigoto.filters import Filters
 from shigoto.handle import JobHandle
 from shigoto.model.job import TERMINAL, JobFilter, State
@@ -50,8 +25,6 @@ from shigoto.model.states import DELETABLE
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 CARE = ("dry_run", "yes", "as_json")
 FORCED = (
@@ -81,22 +54,16 @@ class BulkRequest(NamedTuple):
         expect_confirmation(ctx, given=self.yes or self.dry_run, hint=", or --dry-run to look first")
 
 
-def takes_care(command: F) -> F:
-    flags = [
-        click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: all]"),
-        click.option("--dry-run", is_flag=True, help="Only tell which they are."),
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--json", "as_json", is_flag=True, help="For programs."),
-    ]
-    for flag in reversed(flags):
-        command = flag(command)
-    return command
+takes_care = takes(
+    click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: all]"),
+    click.option("--dry-run", is_flag=True, help="Only tell which they are."),
+    click.option("--yes", is_flag=True, help="Do not ask."),
+    click.option("--json", "as_json", is_flag=True, help="For programs."),
+)
 
 
 @click.command()
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] [FILTER...]", shell_complete=suggest("store_then_filters")
-)
+@takes_words("[STORE] [FILTER...]", "store_then_filters")
 @click.option(
     "--state", type=click.Choice(["failed", "cancelled"]), help="Only in this state.  [default: failed]"
 )
@@ -124,24 +91,28 @@ def redrive_matching(ctx: click.Context, engine: "Engine", request: BulkRequest)
     """Retry all that match, after a question; the exit code."""
     state = str(request.filters.get("state") or "failed")
     with misuse(ctx):
-        plan = choose_plan(engine, request.filters, decoder=lambda _: None)
+        plan = bulk.choose_plan(engine, request.filters, decoder=lambda _: None)
     tell_unsearched(engine, request.filters)
-    chosen = carry_out(engine, plan)
+    chosen = bulk.carry_out(engine, plan)
     whole = len(chosen.jobs) + len(chosen.rivals)
     if request.dry_run:
-        _tell_dry_redrive(chosen, counted(len(chosen.jobs), state), as_json=request.as_json)
+        _tell_dry_redrive(chosen, confirm.counted(len(chosen.jobs), state), as_json=request.as_json)
         return 0
-    if whole and not request.yes and not confirmed(f"Retry {counted(len(chosen.jobs), state)}?"):
+    if (
+        whole
+        and not request.yes
+        and not confirm.confirmed(f"Retry {confirm.counted(len(chosen.jobs), state)}?")
+    ):
         return 1
-    with ProgressBar(whole, batch=PAGE) as bar:
-        redriven = carry_out(
-            engine, retry_plan(audited(engine, request.filters), chosen, after_batch=bar.after_batch)
+    with confirm.ProgressBar(whole, batch=bulk.PAGE) as bar:
+        redriven = bulk.carry_out(
+            engine, bulk.retry_plan(audited(engine, request.filters), chosen, after_batch=bar.after_batch)
         )
-    _tell_redriven(redriven, counted(whole, state), request, interrupted=bar.interrupted)
+    _tell_redriven(redriven, confirm.counted(whole, state), request, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
 
 
-def _tell_dry_redrive(chosen: Chosen, count: str, *, as_json: bool) -> None:
+def _tell_dry_redrive(chosen: bulk.Chosen, count: str, *, as_json: bool) -> None:
     if as_json:
         groups = {
             "retried": chosen.jobs[::-1],
@@ -155,11 +126,13 @@ def _tell_dry_redrive(chosen: Chosen, count: str, *, as_json: bool) -> None:
     _tell_quarantined(chosen.quarantined)
 
 
-def _tell_redriven(redriven: Redriven, count: str, request: BulkRequest, *, interrupted: bool) -> None:
+def _tell_redriven(redriven: bulk.Redriven, count: str, request: BulkRequest, *, interrupted: bool) -> None:
     done = f"{'Interrupted: ' if interrupted else ''}{len(redriven.retried)} of {count} retried"
     groups = {name: getattr(redriven, name) for name in ("retried", "quarantined", "key_taken", "gone")}
     record = {"dry_run": False, "interrupted": interrupted, **_records(groups, wanted=request.as_json)}
-    print_result(record, f"{done}.", as_json=request.as_json, done=f"{done}{_named(redriven.retried)}.")
+    confirm.print_result(
+        record, f"{done}.", as_json=request.as_json, done=f"{done}{_named(redriven.retried)}."
+    )
     if not request.as_json:
         _tell_left(redriven.key_taken, "another job holds the unique key")
         _tell_left(redriven.gone, "retried or deleted by somebody else meanwhile")
@@ -181,56 +154,58 @@ def _tell_quarantined(handles: Sequence[JobHandle[Any]]) -> None:
 def cancel_matching(ctx: click.Context, engine: "Engine", request: BulkRequest, *, force: bool) -> int:
     """Cancel all that match, after a question; the exit code."""
     with misuse(ctx):
-        plan = choose_live_plan(engine, request.filters, decoder=lambda _: None)
+        plan = bulk.choose_live_plan(engine, request.filters, decoder=lambda _: None)
     tell_unsearched(engine, request.filters)
-    chosen = carry_out(engine, plan)
+    chosen = bulk.carry_out(engine, plan)
     whole = len(chosen.cancelled) + len(chosen.asked)
     if request.dry_run:
         _tell_cancelled(chosen, request, whole, force=force)
         return 0
-    if whole and not request.yes and not confirmed(_cancel_question(chosen, force=force)):
+    if whole and not request.yes and not confirm.confirmed(_cancel_question(chosen, force=force)):
         return 1
-    with ProgressBar(whole, batch=PAGE) as bar:
-        done = carry_out(
+    with confirm.ProgressBar(whole, batch=bulk.PAGE) as bar:
+        done = bulk.carry_out(
             engine,
-            cancel_plan(audited(engine, request.filters), chosen, force=force, after_batch=bar.after_batch),
+            bulk.cancel_plan(
+                audited(engine, request.filters), chosen, force=force, after_batch=bar.after_batch
+            ),
         )
     _tell_cancelled(done, request, whole, force=force, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
 
 
-def _cancel_question(chosen: Cancelled, *, force: bool) -> str:
+def _cancel_question(chosen: bulk.Cancelled, *, force: bool) -> str:
     waiting, running = len(chosen.cancelled), len(chosen.asked)
     if not running:
-        return f"Cancel {jobs(waiting)}?"
+        return f"Cancel {confirm.jobs(waiting)}?"
     if force:
-        return f"{FORCED}\nCancel {jobs(waiting + running)}, {running} of them by force?"
+        return f"{FORCED}\nCancel {confirm.jobs(waiting + running)}, {running} of them by force?"
     if not waiting:
-        return f"Ask {counted(running, 'running')} to stop?"
-    return f"Cancel {jobs(waiting)}, and ask {running} running to stop?"
+        return f"Ask {confirm.counted(running, 'running')} to stop?"
+    return f"Cancel {confirm.jobs(waiting)}, and ask {running} running to stop?"
 
 
 def _tell_cancelled(
-    done: Cancelled, request: BulkRequest, whole: int, *, force: bool, interrupted: bool = False
+    done: bulk.Cancelled, request: BulkRequest, whole: int, *, force: bool, interrupted: bool = False
 ) -> None:
     dry = request.dry_run
     cancelled, asked = done.cancelled, done.asked
     if dry and force:
         cancelled, asked = [*cancelled, *asked], []
     would = "would be " if dry else ""
-    text = f"{len(cancelled)} of {jobs(whole)} {would}cancelled"
+    text = f"{len(cancelled)} of {confirm.jobs(whole)} {would}cancelled"
     if asked:
         text += f", {len(asked)} running {would}asked to stop"
     groups = {"cancelled": cancelled, "asked": asked, "gone": done.gone}
     record = {"dry_run": dry, "interrupted": interrupted, **_records(groups, wanted=request.as_json)}
     told = f"{'Interrupted: ' if interrupted else ''}{text}{_named([*cancelled, *asked]) if dry else ''}."
-    print_result(record, told, as_json=request.as_json, done=f"{text}{_named(cancelled)}.")
+    confirm.print_result(record, told, as_json=request.as_json, done=f"{text}{_named(cancelled)}.")
     if done.gone and not request.as_json:
         click.echo(f"Not cancelled, ended or deleted before{_named(done.gone)}.", err=True)
 
 
 def _named(handles: Sequence[JobHandle[Any]]) -> str:
-    return f": {names([f'#{handle.number}' for handle in handles])}" if handles else ""
+    return f": {confirm.names([f'#{handle.number}' for handle in handles])}" if handles else ""
 
 
 def _records(groups: dict[str, list[JobHandle[Any]]], *, wanted: bool = True) -> dict[str, object]:
@@ -243,15 +218,12 @@ def _records(groups: dict[str, list[JobHandle[Any]]], *, wanted: bool = True) ->
 
 
 @click.command()
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] STATE [FILTER...]", shell_complete=suggest("store_then_filters")
-)
+@takes_words("[STORE] STATE [FILTER...]", "store_then_filters")
 @takes_filter
 @click.option("--limit", type=click.IntRange(1), help="At most so many, the oldest.  [default: all]")
 @click.option("--dry-run", is_flag=True, help="Only tell how many they are.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
     """Delete the jobs of a state, with all that is known of them.
 
@@ -267,7 +239,7 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
     if not any(name in request.filters for name in ("state", "failure_kind")):
         raise click.UsageError(f"Which jobs? Name a state: {', '.join(DELETABLE)}, or all of these.", ctx)
     with misuse(ctx):
-        page, most = page_to_clear(request.filters)
+        page, most = bulk.page_to_clear(request.filters)
     if page.state is not State.COMPLETED:
         request.expect_confirmation(ctx)
     with closing(target_of(ctx).existing_store(store)) as engine:
@@ -278,16 +250,16 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
         asks = output.can_ask() and not request.yes and page.state is not State.COMPLETED
         found = _count(engine, page) if asks or output.can_redraw(sys.stderr) else {}
         noting = audited(engine, request.filters)
-        clear_all = partial(clear_plan, noting, request.filters, dry_run=False)
+        clear_all = partial(bulk.clear_plan, noting, request.filters, dry_run=False)
         if not asks or not any(found.values()):
             return _clear(engine, request, page, sum(found.values()), clear_all, warned=False)
         # What is stored, ends or fails while the question stands was not asked about.
-        chosen = carry_out(engine, choose_deletable_plan(engine, page, most))
+        chosen = bulk.carry_out(engine, bulk.choose_deletable_plan(engine, page, most))
         warning = "" if page.state in TERMINAL else f"{NEVER}\n"
-        if not confirmed(f"{warning}Delete {_amount(found, most)}?"):
+        if not confirm.confirmed(f"{warning}Delete {_amount(found, most)}?"):
             return 1
         return _clear(
-            engine, request, page, len(chosen), partial(delete_plan, noting, chosen, page), warned=True
+            engine, request, page, len(chosen), partial(bulk.delete_plan, noting, chosen, page), warned=True
         )
 
 
@@ -296,15 +268,15 @@ def _clear(
     request: BulkRequest,
     page: JobFilter,
     whole: int,
-    plan: Callable[..., BulkPlan[int]],
+    plan: Callable[..., bulk.BulkPlan[int]],
     *,
     warned: bool,
 ) -> int:
-    with ProgressBar(min(whole, request.filters.get("limit") or whole), batch=BATCH) as bar:
-        deleted = carry_out(engine, plan(after_batch=bar.after_batch))
-    text = f"{'Interrupted: ' if bar.interrupted else ''}{counted(deleted, str(page.state or ''))} deleted."
+    with confirm.ProgressBar(min(whole, request.filters.get("limit") or whole), batch=bulk.BATCH) as bar:
+        deleted = bulk.carry_out(engine, plan(after_batch=bar.after_batch))
+    text = f"{'Interrupted: ' if bar.interrupted else ''}{confirm.counted(deleted, str(page.state or ''))} deleted."
     record = {"dry_run": False, "interrupted": bar.interrupted, "deleted": deleted}
-    print_result(record, text, as_json=request.as_json)
+    confirm.print_result(record, text, as_json=request.as_json)
     if deleted and page.state not in TERMINAL and not request.as_json and not warned:
         click.echo(f"Warning: {NEVER}", err=True)
     return INTERRUPTED if bar.interrupted else 0
@@ -332,7 +304,7 @@ def _tell_dry_run(engine: "Engine", page: JobFilter, most: int | None, *, as_jso
         return
     text = f"{_amount(found, most)} would be deleted"
     newest = [] if count < whole else _newest(engine, page)
-    click.echo(f"{text[0].upper()}{text[1:]}{f', the newest: {names(newest)}' if newest else ''}.")
+    click.echo(f"{text[0].upper()}{text[1:]}{f', the newest: {confirm.names(newest)}' if newest else ''}.")
 
 
 def _newest(engine: "Engine", page: JobFilter) -> list[str]:
@@ -341,6 +313,6 @@ def _newest(engine: "Engine", page: JobFilter) -> list[str]:
     found = [
         job.number
         for state in states
-        for job in engine.run(engine.find(structs.replace(page, state=state, limit=SHOWN)))
+        for job in engine.run(engine.find(structs.replace(page, state=state, limit=confirm.SHOWN)))
     ]
-    return [f"#{number}" for number in sorted(found, reverse=True)[:SHOWN]]
+    return [f"#{number}" for number in sorted(found, reverse=True)[: confirm.SHOWN]]

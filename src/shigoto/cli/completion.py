@@ -27,6 +27,7 @@ Items = list["CompletionItem[str]"]
 
 LINE = "_SHIGOTO_LINE"
 ANSWER_WITHIN = 1.0  # seconds that a store has
+SINCE = ("10m", "1h", "1d", "7d")
 
 # Bash ends words at ':' and '=' too. The program is given the whole line, answers with whole words, and what
 # stands before the part that bash is going to replace is cut off here.
@@ -146,33 +147,15 @@ def store_then_queues(ctx: click.Context, incomplete: str) -> Items:
     return [*queues(ctx, incomplete), *_file_if_first(ctx, incomplete)]
 
 
-def store_then_schedules(ctx: click.Context, incomplete: str) -> Items:
-    """For `schedules pause` and its like: a store, and schedules."""
-    return [*_matching(_schedules(ctx), incomplete), *_file_if_first(ctx, incomplete)]
-
-
 def store_then_filters(ctx: click.Context, incomplete: str) -> Items:
     """For `list` and its like: a store, states, and what jobs can be told apart by."""
     qualifier, colon, _ = incomplete.partition(":")
     if colon:
-        values = VALUES[qualifier](ctx) if qualifier in VALUES else ()
-        return _matching((f"{qualifier}:{value}" for value in values), incomplete)
-    from shigoto.filters import QUALIFIERS
+        return _matching((f"{qualifier}:{value}" for value in _values(ctx, qualifier)), incomplete)
+    from shigoto.filters import QUALIFIERS, StateName
 
-    known = [*_states(ctx), *("args." if name == "args" else f"{name}:" for name in QUALIFIERS)]
+    known = [*get_args(StateName), *("args." if name == "args" else f"{name}:" for name in QUALIFIERS)]
     return [*_matching(known, incomplete), *_file_if_first(ctx, incomplete)]
-
-
-def _states(ctx: click.Context) -> Iterable[str]:
-    from shigoto.filters import StateName
-
-    return get_args(StateName)
-
-
-def _kinds(ctx: click.Context) -> Iterable[str]:
-    from shigoto.filters import KindName
-
-    return get_args(KindName)
 
 
 def _tasks(ctx: click.Context) -> Iterable[str]:
@@ -196,22 +179,21 @@ def _queues(ctx: click.Context) -> Iterable[str]:
     return _asked(ctx, lambda engine: sorted(engine.run(engine.stats()).keys()))
 
 
-def _schedules(ctx: click.Context) -> Iterable[str]:
-    return _asked(ctx, lambda engine: [schedule.name for schedule in engine.run(engine.schedules())])
+def _values(ctx: click.Context, qualifier: str) -> Iterable[str]:
+    """What may stand behind the colon of a filter; of jobs' own words nothing is known here."""
+    from shigoto.filters import KindName, StateName
 
-
-def _workers(ctx: click.Context) -> Iterable[str]:
-    return _asked(ctx, lambda engine: [worker.name for worker in engine.run(engine.workers())])
-
-
-VALUES: dict[str, Callable[[click.Context], Iterable[str]]] = {
-    "state": _states,
-    "queue": _queues,
-    "task": _tasks,
-    "worker": _workers,
-    "kind": _kinds,
-    "since": lambda _: ("10m", "1h", "1d", "7d"),
-}
+    match qualifier:
+        case "state":
+            return get_args(StateName)
+        case "kind":
+            return get_args(KindName)
+        case "queue":
+            return _queues(ctx)
+        case "task":
+            return _tasks(ctx)
+        case _:
+            return SINCE if qualifier == "since" else ()
 
 
 def _asked(ctx: click.Context, question: "Callable[[Engine], Iterable[str]]") -> Iterable[str]:

@@ -7,21 +7,9 @@ from typing import Any
 
 import click
 
-from shigoto.cli import MISUSED, output
+from shigoto.cli import MISUSED, output, settings
 from shigoto.cli.output import Column
-from shigoto.cli.settings import (
-    CONFIG,
-    FILE,
-    PREFIX,
-    PROJECT,
-    Found,
-    Origin,
-    find_option,
-    is_overruled,
-    key_of,
-    variable,
-    worker_options,
-)
+from shigoto.cli.settings import Found, Origin
 from shigoto.cli.target import CommandTarget, takes_target, target_of
 from shigoto.cli.worker import COUNT, find_processes, find_stats_every
 from shigoto.model.errors import ShigotoError
@@ -58,7 +46,7 @@ def config(ctx: click.Context, origin: bool, as_json: bool) -> int:
         output.print_json(
             {
                 "file": None if target.settings.file is None else os.path.abspath(target.settings.file),
-                "ignored": os.path.abspath(PROJECT) if is_overruled() else None,
+                "ignored": os.path.abspath(settings.PROJECT) if settings.is_overruled() else None,
                 "settings": {name: _for_programs(each) for name, each in found.items()},
             }
         )
@@ -74,8 +62,8 @@ def config(ctx: click.Context, origin: bool, as_json: bool) -> int:
 
 def find_all(ctx: click.Context, target: CommandTarget) -> dict[str, Found]:
     found = {"app": target.find_app(), "url": _url(target)}
-    for option in worker_options().values():
-        found[f"worker.{key_of(option)}"] = _found(ctx, option, target)
+    for option in settings.worker_options().values():
+        found[f"worker.{settings.key_of(option)}"] = _found(ctx, option, target)
     return found
 
 
@@ -88,7 +76,7 @@ def _found(ctx: click.Context, option: click.Option, target: CommandTarget) -> F
             return find_processes(parsed, target)
         if option.name == "stats_every":
             return find_stats_every(parsed, target)
-        return find_option(parsed, option, target.settings)
+        return settings.find_option(parsed, option, target.settings)
     except click.UsageError as error:
         name = str(option.envvar) if isinstance(error, click.BadParameter) else COUNT
         return Found(os.environ.get(name), Origin("variable", name), error.format_message())
@@ -97,14 +85,21 @@ def _found(ctx: click.Context, option: click.Option, target: CommandTarget) -> F
 def warnings() -> list[str]:
     """What is there and has no effect."""
     told = (
-        [f"{PROJECT} has settings too, and none of them counts: {FILE} is there."] if is_overruled() else []
+        [f"{settings.PROJECT} has settings too, and none of them counts: {settings.FILE} is there."]
+        if settings.is_overruled()
+        else []
     )
-    variables = (CONFIG, "SHIGOTO_APP", "SHIGOTO_URL", *(variable(name) for name in worker_options()))
-    known = [name.removeprefix(PREFIX) for name in variables]
+    variables = (
+        settings.CONFIG,
+        "SHIGOTO_APP",
+        "SHIGOTO_URL",
+        *(settings.variable(name) for name in settings.worker_options()),
+    )
+    known = [name.removeprefix(settings.PREFIX) for name in variables]
     for name in sorted(os.environ):
-        word = name.removeprefix(PREFIX)
+        word = name.removeprefix(settings.PREFIX)
         if word != name and word not in known and (close := get_close_matches(word, known, n=1)):
-            told += [f"the variable {name} is no setting. Did you mean {PREFIX}{close[0]}?"]
+            told += [f"the variable {name} is no setting. Did you mean {settings.PREFIX}{close[0]}?"]
     return told
 
 
@@ -142,7 +137,7 @@ def _table(found: dict[str, Found], *, origin: bool) -> list[str]:
 def _shown(name: str, value: object) -> str:
     """A value as one would write it; what nobody has set as its option describes it."""
     if value is None:
-        option = worker_options().get(name.removeprefix("worker.").replace("-", "_"))
+        option = settings.worker_options().get(name.removeprefix("worker.").replace("-", "_"))
         default = None if option is None else option.show_default
         return default if isinstance(default, str) else "the built-in tasks" if name == "app" else "-"
     if isinstance(value, bool):

@@ -18,12 +18,12 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from msgspec import Struct
 
-from shigoto.model.text import without_secrets
+from shigoto.model.text import storable, without_secrets
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
@@ -45,14 +45,18 @@ def begin_quietly() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
-class ProcessOptions(Protocol):
-    """The options of a command that concern the world around its process."""
+class ProcessOptions(Struct, frozen=True, kw_only=True):
+    """The options of every command that runs until it is told to stop, by their names."""
+
+    name: str | None
+    ready_file: Path | None
+    stop_on_eof: bool
+    log_format: Literal["text", "json"]
+    log_level: str
 
     @property
-    def stop_on_eof(self) -> bool: ...
-
-    @property
-    def ready_file(self) -> Path | None: ...
+    def shown_name(self) -> str | None:
+        return None if self.name is None else storable("--name", self.name)
 
 
 def check_process_options(address: str | None, options: ProcessOptions) -> None:
@@ -176,16 +180,14 @@ def _health_port(
     return tell
 
 
-class ProcessSetup(Struct, frozen=True, kw_only=True):
-    """How the process of a worker, a scheduler or the service ends, and what it logs."""
-
-    stop_on_eof: bool
-    log_format: Literal["text", "json"]
-    log_level: str
-    notice: str | None = None
-
-
-def run_here(app: "Shigoto", worker: "Runnable[ExitReport]", setup: ProcessSetup, beside: Beside) -> int:
+def run_here(
+    app: "Shigoto",
+    worker: "Runnable[ExitReport]",
+    options: ProcessOptions,
+    beside: Beside,
+    *,
+    notice: str | None,
+) -> int:
     """Run the worker, or the scheduler, to its end, and tell the exit code; `beside` runs as long as it does."""
     from asyncio import get_running_loop
 
@@ -196,15 +198,19 @@ def run_here(app: "Shigoto", worker: "Runnable[ExitReport]", setup: ProcessSetup
     from shigoto.worker.supervisor.host import call_at_eof
 
     configure_logging(
-        format=setup.log_format, level=setup.log_level.upper(), fields=job_fields, hide=hidden, gather=True
+        format=options.log_format,
+        level=options.log_level.upper(),
+        fields=job_fields,
+        hide=hidden,
+        gather=True,
     )
-    if setup.notice is not None:
-        logger.info("%s", setup.notice)
+    if notice is not None:
+        logger.info("%s", notice)
     with Watchdog() as watchdog:
         stop_levels = StopLevels(worker.stop, worker.stop_timeout, watchdog)
 
         def begin() -> None:
-            if setup.stop_on_eof:
+            if options.stop_on_eof:
                 call_at_eof(get_running_loop(), stop_levels.ask_more)
             logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app.engine))
 

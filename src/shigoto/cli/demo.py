@@ -21,7 +21,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from types import TracebackType
 from typing import Literal, TextIO
 from uuid import UUID
 
@@ -86,9 +85,7 @@ class WorkerProcesses:
             in_case.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop(HURRIES_WITHIN if kind else STOPS_WITHIN)
 
     @property
@@ -263,11 +260,8 @@ class DemoRun:
         )
 
     def _all_jobs(self) -> list[Job | None]:
-        jobs: list[Job | None] = []
-        for start in range(0, len(self._enqueued), PAGE):
-            page = self._engine.run(self._engine.get(self._enqueued[start : start + PAGE]))
-            jobs += page
-        return jobs
+        pages = [self._enqueued[start : start + PAGE] for start in range(0, len(self._enqueued), PAGE)]
+        return [job for page in pages for job in self._engine.run(self._engine.get(page))]
 
     def _look(self, phase: Phase) -> Snapshot:
         run, engine = self._engine.run, self._engine
@@ -445,12 +439,9 @@ def summary(report: DemoReport, *, kept: str | None) -> list[str]:
 
 @click.command()
 @click.option(
-    "--seconds",
-    type=click.FloatRange(0, 3_600, min_open=True),
-    default=SHOW_FOR,
-    show_default=True,
+    "--seconds", type=click.FloatRange(0, 3_600, min_open=True), default=SHOW_FOR, show_default=True,
     help="How long to make jobs.",
-)
+)  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep the store, and say where it is.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome for programs, and nothing else.")
 def demo(seconds: float, keep: bool, as_json: bool) -> int:
@@ -474,16 +465,12 @@ def demo(seconds: float, keep: bool, as_json: bool) -> int:
 
 def _perform(seconds: float, *, keep: bool, as_json: bool) -> tuple[DemoReport, str | None]:
     """Run the demo, on a screen, in lines or unseen; and return where the store is, if it is kept."""
-    with temporary_folder(keep=keep) as folder:
-        if as_json:
-            report = run_demo(folder, seconds=seconds, watch=lambda _: None, complain=_complain)
-        elif output.can_redraw():
-            with Canvas(sys.stdout) as canvas:
-                screen = Screen(canvas, colour=output.in_colour())
-                report = run_demo(folder, seconds=seconds, watch=screen.show, complain=_complain)
-        else:
-            watch = PlainLines(sys.stdout).show
-            report = run_demo(folder, seconds=seconds, watch=watch, complain=_complain)
+    with temporary_folder(keep=keep) as folder, ExitStack() as stack:
+        watch: Watch = PlainLines(sys.stdout).show
+        if not as_json and output.can_redraw():
+            watch = Screen(stack.enter_context(Canvas(sys.stdout)), colour=output.in_colour()).show
+        seen: Watch = (lambda _: None) if as_json else watch
+        report = run_demo(folder, seconds=seconds, watch=seen, complain=_complain)
         return report, str(folder / "jobs.db") if keep else None
 
 

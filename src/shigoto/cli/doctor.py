@@ -11,7 +11,7 @@ from msgspec import structs
 
 from shigoto.cli import doctor_checks, doctor_postgres, output
 from shigoto.cli.doctor_checks import DoctorFacts, Finding, Level
-from shigoto.cli.target import expect_there, suggest, takes_target, target_of
+from shigoto.cli.target import answers, expect_there, suggest, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.checkup import Checkup
 from shigoto.model.job import FailureKind, JobFilter, State
@@ -75,8 +75,7 @@ class Checkable(Protocol):
 @click.command()
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @click.option("--deep", is_flag=True, help="Read the whole file to look for damage, which may take a while.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def doctor(ctx: click.Context, store: str | None, *, deep: bool, as_json: bool) -> int:
     """Look for what is wrong with a store, its surroundings and its workers, and say what helps.
 
@@ -91,7 +90,7 @@ def doctor(ctx: click.Context, store: str | None, *, deep: bool, as_json: bool) 
     if as_json:
         output.print_json({"findings": found})
     else:
-        click.echo("\n".join(report(found, output.width_of())), color=output.in_colour())
+        output.print_lines(report(found, output.width_of()))
     return 1 if any(finding.level is Level.PROBLEM for finding in found) else 0
 
 

@@ -7,38 +7,27 @@ named, one by one; with a filter, `bulk.py` does it.
 import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from shigoto.cli import output
-from shigoto.cli.arguments import (
-    Selection,
-    WithNumbers,
-    actor,
-    audited,
-    hinting_at_texts,
-    is_object,
-    misuse,
-    pick,
-    read_arguments,
-    read_filter,
-    read_length,
-    read_moment,
-    read_object,
-    split_filter,
-    split_jobs,
-    split_selection,
-    takes_filter,
-    tell_unsearched,
-)
+from shigoto.cli import arguments, output
 from shigoto.cli.bulk import FORCED, BulkRequest, cancel_matching, redrive_matching, takes_care
 from shigoto.cli.confirm import confirmed, expect_confirmation, names, print_or_warn
-from shigoto.cli.output import Column
-from shigoto.cli.target import is_there, shared, split_store, suggest, takes_target, target_of
+from shigoto.cli.output import Column, Columns
+from shigoto.cli.target import (
+    answers,
+    is_there,
+    shared,
+    split_store,
+    suggest,
+    takes_target,
+    takes_words,
+    target_of,
+)
 from shigoto.cli.watch import EndRates, Watching, json_line, takes_watch, watch
 from shigoto.filters import MAX_PAGE, Filters, wanted
 from shigoto.handle import JobHandle, found
@@ -59,40 +48,38 @@ ROWS = 20
 SPARE = {"cancelled": 6, "scheduled": 5, "blocked": 4, "completed": 3, "processing": 2, "failed": 1}
 
 
-@click.command(cls=WithNumbers)
-@click.argument(
-    "words",
-    nargs=-1,
-    metavar="[STORE] TASK [MESSAGE | JSON] [PRIORITY]",
-    shell_complete=suggest("store_then_task"),
-)
+@click.command(cls=arguments.WithNumbers)
+@takes_words("[STORE] TASK [MESSAGE | JSON] [PRIORITY]", "store_then_task")
 @click.option(
-    "--arg",
-    "arguments",
-    multiple=True,
-    metavar="NAME=VALUE",
+    "--arg", "given", multiple=True, metavar="NAME=VALUE",
     help="An argument: a text where the task takes a str; else JSON, or a text if it is none.",
-)
+)  # fmt: skip
 @click.option("--queue", shell_complete=suggest("queues"), help="Another queue than the task's own.")
 @click.option("--priority", type=int, help="Larger runs first.")
 @click.option(
-    "--delay", metavar="DURATION", callback=read_length, help="Run it so much later: 90, 5m, 2h, 1d, 2w."
+    "--delay",
+    metavar="DURATION",
+    callback=arguments.read_length,
+    help="Run it so much later: 90, 5m, 2h, 1d, 2w.",
 )
-@click.option("--run-at", metavar="TIME", callback=read_moment, help="Run it then: 2030-01-31T09:00:00Z.")
-@click.option("--expires", metavar="DURATION", callback=read_length, help="Fail it if not started by then.")
+@click.option(
+    "--run-at", metavar="TIME", callback=arguments.read_moment, help="Run it then: 2030-01-31T09:00:00Z."
+)
+@click.option(
+    "--expires", metavar="DURATION", callback=arguments.read_length, help="Fail it if not started by then."
+)
 @click.option("--key", help="Only one job with this key may be waiting or running.")
 @click.option("--key-mode", type=click.Choice(KEY_MODES), help="What to do if there is one.")
 @click.option("--retries", type=int, help="Another number of retries.")
 @click.option("--tag", "tags", multiple=True, help="To find it by; may be given again.")
 @click.option("--tenant", help="On whose behalf.")
 @click.option("--allow-unknown", is_flag=True, help="Accept a task that nobody knows yet.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def enqueue(
     ctx: click.Context,
     words: tuple[str, ...],
     *,
-    arguments: tuple[str, ...],
+    given: tuple[str, ...],
     allow_unknown: bool,
     as_json: bool,
     **options: Any,
@@ -122,8 +109,8 @@ def enqueue(
         known = app.resolve(said.task)
         payload = said.payload(takes_message=target.app is None and known is not None)
         signature = None if known is None else known.signature
-        payload |= read_arguments(arguments, beside=payload, signature=signature)
-        with hinting_at_texts(arguments, payload, signature):
+        payload |= arguments.read_arguments(given, beside=payload, signature=signature)
+        with arguments.hinting_at_texts(given, payload, signature):
             handle = _stored(app, call_by_name(app, said.task, payload, chosen))
 
     report(handle, as_json=as_json)
@@ -170,9 +157,9 @@ class TaskWords(NamedTuple):
         """The arguments in the text. Raises PayloadInvalid."""
         if self.text is None:
             return {}
-        if takes_message and not is_object(self.text):
+        if takes_message and not arguments.is_object(self.text):
             return {"message": self.text}
-        return read_object(self.text)
+        return arguments.read_object(self.text)
 
 
 def read_words(ctx: click.Context, words: list[str]) -> TaskWords:
@@ -207,8 +194,7 @@ def expect_known(app: "Shigoto", task: str) -> None:
 @click.command(cls=Watching)
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @takes_watch
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def stats(ctx: click.Context, store: str | None, *, watch: float | None, as_json: bool) -> None:
     """Count the jobs, by queue and state.
 
@@ -224,7 +210,7 @@ def stats(ctx: click.Context, store: str | None, *, watch: float | None, as_json
     if as_json:
         output.print_json({"total": output.total(queues), "queues": queues})
     else:
-        click.echo("\n".join(stats_table(queues, output.width_of())), color=output.in_colour())
+        output.print_lines(stats_table(queues, output.width_of()))
 
 
 def _counts(engine: "Engine") -> dict[str, Counts]:
@@ -266,11 +252,9 @@ def stats_table(
 
 
 @click.command("list", cls=Watching)
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] [STATE] [FILTER...]", shell_complete=suggest("store_then_filters")
-)
+@takes_words("[STORE] [STATE] [FILTER...]", "store_then_filters")
 @click.option("--limit", default=ROWS, show_default=True, type=click.IntRange(1, MAX_PAGE), help="How many.")
-@takes_filter
+@arguments.takes_filter
 @takes_watch
 @click.option("--json", "as_json", is_flag=True, help="For programs: complete records in one array.")
 @takes_target
@@ -297,23 +281,23 @@ def list_jobs(
       since:2h                   stored since then; also 90s, 5m, 1d, 2w, 2030-01-31, 2030-01-31T09:00:00Z
       args.store:7               has this argument; args.user.name:Ada looks into it
     """
-    store, terms = split_filter(words)
-    filters = read_filter(ctx, terms, flags) or Filters(state=State.PENDING)
+    store, terms = arguments.split_filter(words)
+    filters = arguments.read_filter(ctx, terms, flags) or Filters(state=State.PENDING)
     filters["limit"] = limit
-    with misuse(ctx):
+    with arguments.misuse(ctx):
         wanted(filters)
     with closing(target_of(ctx).existing_store(store)) as engine:
         if watch is not None:
             _watch_jobs(engine, filters, watch, as_json=as_json)
             return
         jobs = engine.run(engine.find(wanted(filters)))
-        tell_unsearched(engine, filters)
+        arguments.tell_unsearched(engine, filters)
 
     if as_json:
         output.print_json([output.record(job) for job in jobs])
         return
     width = output.width_of()
-    click.echo("\n".join(_jobs_lines(jobs, filters, width)), color=output.in_colour())
+    output.print_lines(_jobs_lines(jobs, filters, width))
     if len(jobs) == limit and width is not None:
         click.echo(f"These are the newest {limit}; see more with --limit.", err=True)
 
@@ -338,30 +322,22 @@ def _jobs_lines(jobs: Sequence[Job], filters: Filters, width: int | None) -> lis
 
 def jobs_table(jobs: Sequence[Job], width: int | None, now: datetime) -> list[str]:
     """A line per job. On a terminal (one with a width) times are local and short, else ISO 8601 in UTC."""
-    columns = [
-        Column("job", right=True),
-        Column("task", least=8),
-        Column("queue", least=7, spare=5),
-        Column("state", paint=output.paint_state),
-        Column("prio", right=True, spare=3),
-        Column("retries", right=True, spare=2),
-        Column("created", spare=4),
-        Column("payload or error", least=10, spare=1),
+    brief = width is not None
+    columns: Columns[Job] = [
+        (Column("job", right=True), lambda job: f"#{job.number}"),
+        (Column("task", least=8), lambda job: job.task),
+        (Column("queue", least=7, spare=5), lambda job: job.queue),
+        (Column("state", paint=output.paint_state), lambda job: _state(job, now)),
+        (Column("prio", right=True, spare=3), lambda job: str(job.priority)),
+        (Column("retries", right=True, spare=2), _retries),
+        (Column("created", spare=4), lambda job: output.instant(job.created_at, now, brief=brief)),
+        (Column("payload or error", least=10, spare=1), output.preview),
     ]
-    return output.table(columns, [_job_row(job, now, brief=width is not None) for job in jobs], width)
+    return output.table_of(jobs, columns, width)
 
 
-def _job_row(job: Job, now: datetime, *, brief: bool) -> list[str]:
-    return [
-        f"#{job.number}",
-        job.task,
-        job.queue,
-        _state(job, now),
-        str(job.priority),
-        f"{min(job.failures, job.max_failures - 1)}/{job.max_failures - 1}",
-        output.instant(job.created_at, now, brief=brief),
-        output.preview(job),
-    ]
+def _retries(job: Job) -> str:
+    return f"{min(job.failures, job.max_failures - 1)}/{job.max_failures - 1}"
 
 
 def _state(job: Job, now: datetime) -> str:
@@ -375,8 +351,7 @@ def _state(job: Job, now: datetime) -> str:
 
 @click.command()
 @click.argument("store", required=False, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def workers(ctx: click.Context, store: str | None, as_json: bool) -> None:
     """Show the workers: where they are, what they take, and how long their lease lasts.
 
@@ -391,45 +366,33 @@ def workers(ctx: click.Context, store: str | None, as_json: bool) -> None:
     elif not found:
         click.echo("There are no workers.")
     else:
-        lines = workers_table(found, output.width_of(), datetime.now(UTC))
-        click.echo("\n".join(lines), color=output.in_colour())
+        output.print_lines(workers_table(found, output.width_of(), datetime.now(UTC)))
 
 
 def workers_table(found: Sequence[WorkerRecord], width: int | None, now: datetime) -> list[str]:
     """A line per worker, in the order of their start."""
-    columns = [
-        Column("worker", least=8),
-        Column("host", least=6, spare=5),
-        Column("pid", right=True, spare=3),
-        Column("queues", least=6, spare=4),
-        Column("slots", right=True, spare=6),
-        Column("jobs", right=True),
-        Column("since", spare=7),
-        Column("lease", paint=_paint_lease),
-        Column("alone", spare=8),
-        Column("state", spare=2),
-        Column("version", spare=9),
+    brief = width is not None
+    columns: Columns[WorkerRecord] = [
+        (Column("worker", least=8), lambda each: output.one_line(each.name)),
+        (Column("host", least=6, spare=5), lambda each: output.one_line(each.host) or "-"),
+        (Column("pid", right=True, spare=3), lambda each: str(each.pid or "-")),
+        (
+            Column("queues", least=6, spare=4),
+            lambda each: "all" if each.queues is None else ",".join(each.queues),
+        ),
+        (Column("slots", right=True, spare=6), lambda each: str(each.slots)),
+        (Column("jobs", right=True), lambda each: str(each.processing)),
+        (Column("since", spare=7), lambda each: output.instant(each.started_at, now, brief=brief)),
+        (Column("lease", paint=_paint_lease), lambda each: _lease(each.lease_until - now)),
+        (Column("alone", spare=8), lambda each: "yes" if each.isolates else "no"),
+        (Column("state", spare=2), lambda each: "stopping" if each.stopping else "working"),
+        (Column("version", spare=9), lambda each: output.one_line(each.version)),
     ]
-    return output.table(
-        columns, [_worker_row(worker, now, brief=width is not None) for worker in found], width
-    )
+    return output.table_of(found, columns, width)
 
 
-def _worker_row(worker: WorkerRecord, now: datetime, *, brief: bool) -> list[str]:
-    left = worker.lease_until - now
-    return [
-        output.one_line(worker.name),
-        output.one_line(worker.host) or "-",
-        str(worker.pid or "-"),
-        "all" if worker.queues is None else ",".join(worker.queues),
-        str(worker.slots),
-        str(worker.processing),
-        output.instant(worker.started_at, now, brief=brief),
-        f"{output.span(left)} left" if left.total_seconds() >= 0 else f"{output.span(-left)} overdue",
-        "yes" if worker.isolates else "no",
-        "stopping" if worker.stopping else "working",
-        output.one_line(worker.version),
-    ]
+def _lease(left: timedelta) -> str:
+    return f"{output.span(left)} left" if left >= timedelta() else f"{output.span(-left)} overdue"
 
 
 def _paint_lease(text: str) -> str:
@@ -454,9 +417,7 @@ class ActionResult(Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] JOB... | FILTER...", shell_complete=suggest("store_then_filters")
-)
+@takes_words("[STORE] JOB... | FILTER...", "store_then_filters")
 @click.option("--force", is_flag=True, help="Take running jobs from their workers at once.")
 @takes_care
 @takes_target
@@ -490,9 +451,9 @@ def cancel(ctx: click.Context, words: tuple[str, ...], *, force: bool, **options
 
 def _selected(
     ctx: click.Context, words: tuple[str, ...], options: dict[str, Any]
-) -> tuple[Selection, BulkRequest | None]:
+) -> tuple[arguments.Selection, BulkRequest | None]:
     """Jobs one by one, or all that match; what makes sense for many only is refused for one."""
-    selection = split_selection(ctx, words)
+    selection = arguments.split_selection(ctx, words)
     if selection.terms:
         request = BulkRequest.of(ctx, selection.terms, options)
         request.expect_confirmation(ctx)
@@ -512,14 +473,14 @@ def _agreed_to_force(engine: "Engine", words: Sequence[str]) -> bool:
 
 def _is_running(engine: "Engine", word: str) -> bool:
     try:
-        return pick(engine, word).state is State.PROCESSING
+        return arguments.pick(engine, word).state is State.PROCESSING
     except ShigotoError:  # said when its turn comes
         return False
 
 
 def _cancel(engine: "Engine", word: str, *, force: bool) -> ActionResult:
-    job = pick(engine, word)
-    state = _handle(audited(engine), job).cancel(force=force)
+    job = arguments.pick(engine, word)
+    state = _handle(arguments.audited(engine), job).cancel(force=force)
     name = f"#{job.number} ({job.task})"
     match state:
         case State.CANCELLED if job.state.terminal:
@@ -540,9 +501,7 @@ def _cancel(engine: "Engine", word: str, *, force: bool) -> ActionResult:
 
 
 @click.command()
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] JOB... | FILTER...", shell_complete=suggest("store_then_filters")
-)
+@takes_words("[STORE] JOB... | FILTER...", "store_then_filters")
 @takes_care
 @takes_target
 def retry(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
@@ -561,8 +520,8 @@ def retry(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
 
 
 def _retry(engine: "Engine", word: str) -> ActionResult:
-    job = pick(engine, word)
-    _handle(audited(engine), job).retry()
+    job = arguments.pick(engine, word)
+    _handle(arguments.audited(engine), job).retry()
     return ActionResult(
         word=word,
         text=f"#{job.number} ({job.task}) is ready again.",
@@ -571,23 +530,22 @@ def _retry(engine: "Engine", word: str) -> ActionResult:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] JOB...", shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words("[STORE] JOB...")
+@answers
 def rerun(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
     """Make new jobs like ones that have ended, to run now.
 
     A JOB is a number, such as 42, or an id. The new one has the same task, arguments and options, but no
     unique key and no expiry. The exit code is 1 if any of the jobs could not be rerun.
     """
-    store, jobs = split_jobs(ctx, words)
+    store, jobs = arguments.split_jobs(ctx, words)
     with closing(target_of(ctx).existing_store(store)) as engine:
         return act_on_each(jobs, lambda word: _rerun(engine, word), as_json=as_json)
 
 
 def _rerun(engine: "Engine", word: str) -> ActionResult:
-    job = pick(engine, word)
-    new = engine.run(rerun_op(engine, job.id, actor=actor()))
+    job = arguments.pick(engine, word)
+    new = engine.run(rerun_op(engine, job.id, actor=arguments.actor()))
     text = f"#{job.number} ({job.task}) runs again as #{new.number} ({new.id})."
     return ActionResult(
         word=word, text=text, fields=_fields(job, state=job.state, rerun={"id": new.id, "number": new.number})

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from shigoto.cli import output
 from shigoto.cli.output import Column
-from shigoto.cli.target import suggest, takes_target, target_of
+from shigoto.cli.target import answers, suggest, takes_target, target_of
 from shigoto.model.errors import DeclarationError, OptionInvalid, nearest
 from shigoto.model.ids import uuid7
 from shigoto.model.secrets import scrubbed
@@ -44,8 +44,7 @@ def notify() -> None:
 
 
 @notify.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def list_rules(ctx: click.Context, *, as_json: bool) -> None:
     """Show the rules: of what they tell, where to, and how often. Addresses are not shown."""
     records = [_record(rule) for rule in _rules(ctx, ())]
@@ -54,15 +53,14 @@ def list_rules(ctx: click.Context, *, as_json: bool) -> None:
     elif records:
         columns = [Column("rule"), Column("on"), Column("targets"), Column("how often")]
         rows = [[record.name, record.on, ", ".join(record.targets), _how_often(record)] for record in records]
-        click.echo("\n".join(output.table(columns, rows, output.width_of())), color=output.in_colour())
+        output.print_lines(output.table(columns, rows, output.width_of()))
     else:
         click.echo("The app has no rules: nobody is told of anything.")
 
 
 @notify.command()
 @click.option("--rule", "names", multiple=True, help="Only this rule; may be given again.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def test(ctx: click.Context, names: tuple[str, ...], *, as_json: bool) -> None:
     """Send a test message to every target, from here and now, and tell what became of it.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from math import ceil
-from typing import NamedTuple, TextIO
+from typing import NamedTuple, TextIO, TypeVar
 from unicodedata import combining, east_asian_width
 
 import click
@@ -34,6 +34,7 @@ COLOURS = {
 OBEYED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}  # by terminals
 
 Paint = Callable[[str], str]
+T = TypeVar("T")
 
 
 class Column(NamedTuple):
@@ -67,6 +68,23 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
     header = _line([column._replace(paint=None) for column in columns], titles, widths)
     lines = [header, *(_line(columns, row, widths) for row in rows)]
     return [line.rstrip() for line in lines]
+
+
+Columns = Sequence[tuple[Column, Callable[[T], str]]]  # each with what it says of one thing
+
+
+def table_of(found: Sequence[T], columns: Columns[T], width: int | None) -> list[str]:
+    """A table with a line for each thing that was found."""
+    return table(*table_parts(found, columns), width)
+
+
+def table_parts(found: Sequence[T], columns: Columns[T]) -> tuple[list[Column], list[list[str]]]:
+    return [column for column, _ in columns], [[tell(each) for _, tell in columns] for each in found]
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Lines for people, in colour where that is wanted."""
+    click.echo("\n".join(lines), color=in_colour())
 
 
 def _kept(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:

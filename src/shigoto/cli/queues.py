@@ -9,8 +9,8 @@ import click
 from shigoto.cli import output
 from shigoto.cli.arguments import audited, misuse
 from shigoto.cli.confirm import print_result
-from shigoto.cli.output import Column
-from shigoto.cli.target import looks_like_store, split_store, suggest, takes_target, target_of
+from shigoto.cli.output import Column, Columns
+from shigoto.cli.target import answers, looks_like_store, split_store, suggest, takes_words, target_of
 from shigoto.options import check_name
 from shigoto.queues import MOST_PENDING, Queue, change_op, list_op, pause_op
 
@@ -23,13 +23,10 @@ PAUSED, OPEN = "paused", "open"
     "--set", "name", metavar="QUEUE", shell_complete=suggest("queues"), help="Change this queue first."
 )
 @click.option(
-    "--max-pending",
-    type=click.IntRange(0, MOST_PENDING),
-    metavar="N",
+    "--max-pending", type=click.IntRange(0, MOST_PENDING), metavar="N",
     help="With --set: refuse more pending jobs than that; 0 for no limit.",
-)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+)  # fmt: skip
+@answers
 def queues(
     ctx: click.Context, store: str | None, *, name: str | None, max_pending: int | None, as_json: bool
 ) -> None:
@@ -56,38 +53,36 @@ def queues(
     elif not found:
         click.echo("There are no queues: there was never a job.")
     else:
-        click.echo("\n".join(queues_table(found, output.width_of())), color=output.in_colour())
+        output.print_lines(queues_table(found, output.width_of()))
 
 
 def queues_table(found: Sequence[Queue], width: int | None) -> list[str]:
-    limited = any(queue.max_pending is not None for queue in found)
-    columns = [
-        Column("queue", least=5),
-        Column("state", paint=output.painter({PAUSED: "yellow"})),
-        Column("pending", right=True),
-        *([Column("limit", right=True)] if limited else []),
-        Column("scheduled", right=True, spare=4),
-        Column("processing", right=True, spare=1),
-        Column("failed", right=True, spare=2),
-        Column("completed", right=True, spare=3),
-        Column("kept for", spare=5),
+    columns: Columns[Queue] = [
+        (Column("queue", least=5), lambda queue: output.one_line(queue.name)),
+        (
+            Column("state", paint=output.painter({PAUSED: "yellow"})),
+            lambda queue: PAUSED if queue.paused else OPEN,
+        ),
+        (Column("pending", right=True), lambda queue: str(queue.counts.pending)),
+        (
+            Column("limit", right=True),
+            lambda queue: "" if queue.max_pending is None else str(queue.max_pending),
+        ),
+        (Column("scheduled", right=True, spare=4), lambda queue: str(queue.counts.scheduled)),
+        (Column("processing", right=True, spare=1), lambda queue: str(queue.counts.processing)),
+        (Column("failed", right=True, spare=2), lambda queue: str(queue.counts.failed)),
+        (Column("completed", right=True, spare=3), lambda queue: str(queue.counts.completed)),
+        (Column("kept for", spare=5), _kept_for),
     ]
-    return output.table(columns, [_row(queue, limited=limited) for queue in found], width)
+    if all(queue.max_pending is None for queue in found):
+        columns = [each for each in columns if each[0].title != "limit"]
+    return output.table_of(found, columns, width)
 
 
-def _row(queue: Queue, *, limited: bool) -> list[str]:
-    counts = queue.counts
-    numbers = (counts.scheduled, counts.processing, counts.failed, counts.completed)
+def _kept_for(queue: Queue) -> str:
     kept = (queue.keep_completed_for, queue.keep_failed_for, queue.keep_cancelled_for)
     spans = ["default" if length is None else output.span(length) for length in kept]
-    return [
-        output.one_line(queue.name),
-        PAUSED if queue.paused else OPEN,
-        str(counts.pending),
-        *(["" if queue.max_pending is None else str(queue.max_pending)] if limited else []),
-        *(str(number) for number in numbers),
-        "default" if kept == (None, None, None) else ", ".join(spans),
-    ]
+    return "default" if kept == (None, None, None) else ", ".join(spans)
 
 
 class Switched(NamedTuple):
@@ -108,9 +103,8 @@ class Switched(NamedTuple):
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] QUEUE...", shell_complete=suggest("store_then_queues"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words("[STORE] QUEUE...", "store_then_queues")
+@answers
 def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """Let no worker start jobs of these queues; those that run go on.
 
@@ -120,9 +114,8 @@ def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] QUEUE...", shell_complete=suggest("store_then_queues"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words("[STORE] QUEUE...", "store_then_queues")
+@answers
 def resume(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """Let workers start jobs of these queues again."""
     _switch(ctx, words, paused=False, as_json=as_json)

@@ -80,7 +80,7 @@ def scheduler(ctx: click.Context, store: str | None, **flags: Any) -> int:
 
         app.bus.subscribe(began, SchedulerStarted)
         app.bus.subscribe(ends, SchedulerStopping)
-        return run_here(app, made, options.process_setup(UNNAMED if target.app is None else None), beside)
+        return run_here(app, made, options, beside, notice=None if target.app else UNNAMED)
 
 
 scheduler.params += [option for option in worker.params if option.name in DaemonOptions.__struct_fields__]

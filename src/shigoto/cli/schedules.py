@@ -11,7 +11,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 import click
 from msgspec import Struct
@@ -21,8 +21,18 @@ from shigoto.cli import output
 from shigoto.cli.arguments import audited, hinting_at_texts, read_arguments, read_length, read_object
 from shigoto.cli.confirm import print_result
 from shigoto.cli.jobs import ActionResult, act_on_each, expect_known
-from shigoto.cli.output import Column
-from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
+from shigoto.cli.output import Column, Columns
+from shigoto.cli.target import (
+    answers,
+    looks_like_store,
+    shared,
+    split_store,
+    suggest,
+    takes,
+    takes_target,
+    takes_words,
+    target_of,
+)
 from shigoto.model.errors import ScheduleInvalid, nearest
 from shigoto.model.job import KEY_MODES
 from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
@@ -39,8 +49,6 @@ if TYPE_CHECKING:
     from shigoto.options import CallOptions
     from shigoto.schedule.manage import Schedules
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 NAME = "[STORE] NAME"
 NAMES = "[STORE] NAME..."
 NONE = "none"  # the word for no limit, where there need not be one
@@ -50,6 +58,7 @@ PLAN = (
     "fold", "when_failed",
 )  # fmt: skip
 TICKS = 20
+FIRES = [outcome for outcome in TickOutcome if outcome.fires]
 
 LABEL = 12
 STATUS_COLOURS = {"paused": "yellow", "failed": "red", "undeclared": "yellow", "unreadable": "red"}
@@ -96,54 +105,42 @@ def read_limit(ctx: click.Context, option: click.Parameter, text: str | None) ->
     return text if text == NONE else read_length(ctx, option, text)
 
 
-def takes_plan(command: F) -> F:
-    """The options that say when a schedule is due, and what if that does not go as planned."""
-    options = [
-        click.option("--cron", metavar="EXPRESSION", help="Due then: '0 3 * * *', or '@daily'."),
-        click.option("--every", metavar="DURATION", help="Due at this interval: 90s, 5m, 2h, 1d."),
-        click.option("--at", metavar="TIME", callback=read_time, help="Due once: 2030-01-31T09:00."),
-        click.option("--tz", metavar="ZONE", help="The time zone, such as Europe/Berlin; UTC if not said."),
-        click.option(
-            "--catch-up", type=click.Choice(get_args(CatchUp)), help="Of ticks nobody was there for."
-        ),
-        click.option("--catch-up-most", type=int, metavar="N", help="With --catch-up all: so many at once."),
-        click.option(
-            "--catch-up-within", metavar="DURATION", callback=read_limit, help="Only if no later than this."
-        ),
-        click.option(
-            "--overlap", type=click.Choice(get_args(Overlap)), help="While the job before has not ended."
-        ),
-        click.option("--jitter", metavar="DURATION", callback=read_length, help="Start up to so much later."),
-        click.option("--until", metavar="TIME", callback=read_end, help="The end of it."),
-        click.option("--gap", type=click.Choice(get_args(Gap)), help="For times that the clocks skip."),
-        click.option(
-            "--fold", type=click.Choice(get_args(Fold)), help="For times that the clocks show twice."
-        ),
-        click.option(
-            "--when-failed", type=click.Choice(get_args(WhenFailed)), help="If it cannot submit its job."
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options that say when a schedule is due, and what if that does not go as planned.
+takes_plan = takes(
+    click.option("--cron", metavar="EXPRESSION", help="Due then: '0 3 * * *', or '@daily'."),
+    click.option("--every", metavar="DURATION", help="Due at this interval: 90s, 5m, 2h, 1d."),
+    click.option("--at", metavar="TIME", callback=read_time, help="Due once: 2030-01-31T09:00."),
+    click.option("--tz", metavar="ZONE", help="The time zone, such as Europe/Berlin; UTC if not said."),
+    click.option("--catch-up", type=click.Choice(get_args(CatchUp)), help="Of ticks nobody was there for."),
+    click.option("--catch-up-most", type=int, metavar="N", help="With --catch-up all: so many at once."),
+    click.option(
+        "--catch-up-within", metavar="DURATION", callback=read_limit, help="Only if no later than this."
+    ),
+    click.option(
+        "--overlap", type=click.Choice(get_args(Overlap)), help="While the job before has not ended."
+    ),
+    click.option("--jitter", metavar="DURATION", callback=read_length, help="Start up to so much later."),
+    click.option("--until", metavar="TIME", callback=read_end, help="The end of it."),
+    click.option("--gap", type=click.Choice(get_args(Gap)), help="For times that the clocks skip."),
+    click.option("--fold", type=click.Choice(get_args(Fold)), help="For times that the clocks show twice."),
+    click.option(
+        "--when-failed", type=click.Choice(get_args(WhenFailed)), help="If it cannot submit its job."
+    ),
+)
 
 
-def takes_call(command: F) -> F:
-    """The options that say what is stored at each tick, beside the task."""
-    options = [
-        click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument."),
-        click.option("--queue", shell_complete=suggest("queues"), help="Another queue than the task's own."),
-        click.option("--priority", type=int, help="Larger runs first."),
-        click.option("--key", help="Only one job with this key may be waiting or running."),
-        click.option("--key-mode", type=click.Choice(KEY_MODES), help="What to do if there is one."),
-        click.option("--retries", type=int, help="Another number of retries."),
-        click.option("--tag", "tags", multiple=True, help="To find it by; may be given again."),
-        click.option("--tenant", help="On whose behalf."),
-        click.option("--allow-unknown", is_flag=True, help="Accept a task that nobody knows yet."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options that say what is stored at each tick, beside the task.
+takes_call = takes(
+    click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument."),
+    click.option("--queue", shell_complete=suggest("queues"), help="Another queue than the task's own."),
+    click.option("--priority", type=int, help="Larger runs first."),
+    click.option("--key", help="Only one job with this key may be waiting or running."),
+    click.option("--key-mode", type=click.Choice(KEY_MODES), help="What to do if there is one."),
+    click.option("--retries", type=int, help="Another number of retries."),
+    click.option("--tag", "tags", multiple=True, help="To find it by; may be given again."),
+    click.option("--tenant", help="On whose behalf."),
+    click.option("--allow-unknown", is_flag=True, help="Accept a task that nobody knows yet."),
+)
 
 
 def plan_of(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,34 +249,25 @@ def with_zone(at: datetime, tz: str) -> datetime:
 
 
 def schedules_table(found: Sequence[ScheduleRecord], width: int | None, now: datetime) -> list[str]:
-    columns = [
-        Column("schedule", least=8),
-        Column("when", least=9),
-        Column("time zone", least=6, spare=3),
-        Column("task", least=6, spare=2),
-        Column("status", paint=output.painter(STATUS_COLOURS)),
-        Column("next tick"),
-        Column("fired", right=True, spare=5),
-        Column("missed", right=True, spare=4),
-        Column("declared in", least=8, spare=6),
+    brief = width is not None
+    columns: Columns[ScheduleRecord] = [
+        (Column("schedule", least=8), lambda each: output.one_line(each.name)),
+        (Column("when", least=9), lambda each: output.one_line(each.when)),
+        (Column("time zone", least=6, spare=3), lambda each: output.one_line(each.tz)),
+        (Column("task", least=6, spare=2), lambda each: output.one_line(each.task or "-")),
+        (Column("status", paint=output.painter(STATUS_COLOURS)), lambda each: each.status),
+        (
+            Column("next tick"),
+            lambda each: "-" if each.next_at is None else output.instant(each.next_at, now, brief=brief),
+        ),
+        (
+            Column("fired", right=True, spare=5),
+            lambda each: str(sum(each.counts.get(outcome, 0) for outcome in FIRES)),
+        ),
+        (Column("missed", right=True, spare=4), lambda each: str(each.counts.get(TickOutcome.MISSED, 0))),
+        (Column("declared in", least=8, spare=6), lambda each: output.one_line(each.origin or "-")),
     ]
-    return output.table(columns, [_schedule_row(each, now, brief=width is not None) for each in found], width)
-
-
-def _schedule_row(record: ScheduleRecord, now: datetime, *, brief: bool) -> list[str]:
-    counts = record.counts
-    fired = sum(counts.get(outcome, 0) for outcome in TickOutcome if outcome.fires)
-    return [
-        output.one_line(record.name),
-        output.one_line(record.when),
-        output.one_line(record.tz),
-        output.one_line(record.task or "-"),
-        record.status,
-        "-" if record.next_at is None else output.instant(record.next_at, now, brief=brief),
-        str(fired),
-        str(counts.get(TickOutcome.MISSED, 0)),
-        output.one_line(record.origin or "-"),
-    ]
+    return output.table_of(found, columns, width)
 
 
 def record_of(record: ScheduleRecord) -> dict[str, object]:
@@ -374,32 +362,28 @@ def preview_of(given: Definition, tz: str, since: Millis, to: Millis | None, lim
 
 
 def history_table(ticks: Sequence[TickRecord], tz: str, width: int | None) -> list[str]:
-    columns = [
-        Column("tick"),
-        Column("outcome", paint=output.painter(OUTCOME_COLOURS)),
-        Column("ticks", right=True, spare=2),
-        Column("late", right=True, spare=1),
-        Column("job", spare=3),
-    ]
     local = zone_or_utc(tz)
-    return output.table(columns, [_tick_row(tick, local) for tick in ticks], width)
-
-
-def _tick_row(tick: TickRecord, zone: tzinfo) -> list[str]:
-    has_time = tick.outcome.fires and tick.outcome is not TickOutcome.RUN_NOW
-    return [
-        in_zone(tick.at, zone),
-        tick.outcome.replace("_", " "),
-        str(tick.count),
-        output.span(timedelta(seconds=tick.lateness)) if has_time else "-",
-        "-" if tick.job is None else str(tick.job),
+    columns: Columns[TickRecord] = [
+        (Column("tick"), lambda tick: in_zone(tick.at, local)),
+        (
+            Column("outcome", paint=output.painter(OUTCOME_COLOURS)),
+            lambda tick: tick.outcome.replace("_", " "),
+        ),
+        (Column("ticks", right=True, spare=2), lambda tick: str(tick.count)),
+        (Column("late", right=True, spare=1), _lateness),
+        (Column("job", spare=3), lambda tick: "-" if tick.job is None else str(tick.job)),
     ]
+    return output.table_of(ticks, columns, width)
+
+
+def _lateness(tick: TickRecord) -> str:
+    has_time = tick.outcome.fires and tick.outcome is not TickOutcome.RUN_NOW
+    return output.span(timedelta(seconds=tick.lateness)) if has_time else "-"
 
 
 @click.command(name="list")
 @click.argument("store", required=False, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def list_schedules(ctx: click.Context, store: str | None, *, as_json: bool) -> None:
     """Show every schedule.
 
@@ -415,14 +399,12 @@ def list_schedules(ctx: click.Context, store: str | None, *, as_json: bool) -> N
             "There are no schedules. Declare some with @app.cron, or see `shigoto schedules add --help`."
         )
     else:
-        lines = schedules_table(found, output.width_of(), datetime.now(UTC))
-        click.echo("\n".join(lines), color=output.in_colour())
+        output.print_lines(schedules_table(found, output.width_of(), datetime.now(UTC)))
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("store_then_schedules"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words(NAME)
+@answers
 def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """Show one schedule in full."""
     store, name = split_one(ctx, words)
@@ -431,11 +413,11 @@ def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     if as_json:
         output.print_json(record_of(record))
     else:
-        click.echo("\n".join(page(record, output.width_of())), color=output.in_colour())
+        output.print_lines(page(record, output.width_of()))
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] [NAME]", shell_complete=suggest("store_then_schedules"))
+@takes_words("[STORE] [NAME]")
 @click.option("--cron", metavar="EXPRESSION", help="No schedule of the store, but this expression.")
 @click.option("--tz", metavar="ZONE", help="With --cron: its time zone.")
 @click.option("--gap", type=click.Choice(get_args(Gap)), help="With --cron: for times that the clocks skip.")
@@ -445,14 +427,9 @@ def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
 )
 @click.option("--to", metavar="TIME", callback=read_time, help="The last instant.")
 @click.option(
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=TICKS,
-    show_default=True,
-    help="How many ticks at most.",
-)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+    "--limit", type=click.IntRange(1, 10_000), default=TICKS, show_default=True, help="How many ticks at most.",
+)  # fmt: skip
+@answers
 def preview(
     ctx: click.Context,
     words: tuple[str, ...],
@@ -499,11 +476,10 @@ def preview(
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("store_then_schedules"))
+@takes_words(NAME)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=TICKS, show_default=True, help="How many.")
 @click.option("--before", metavar="TIME", callback=read_time, help="Only ticks before this.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def history(
     ctx: click.Context, words: tuple[str, ...], *, limit: int, before: datetime | None, as_json: bool
 ) -> None:
@@ -530,7 +506,7 @@ def history(
     elif not ticks:
         click.echo("There were no ticks so far.")
     else:
-        click.echo("\n".join(history_table(ticks, tz, output.width_of())), color=output.in_colour())
+        output.print_lines(history_table(ticks, tz, output.width_of()))
 
 
 def _definition(ctx: click.Context, store: str | None, name: str) -> tuple[Definition, Millis]:
@@ -540,11 +516,10 @@ def _definition(ctx: click.Context, store: str | None, name: str) -> tuple[Defin
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] NAME TASK [JSON]", shell_complete=suggest("files"))
+@takes_words("[STORE] NAME TASK [JSON]")
 @takes_plan
 @takes_call
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def add(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     """Add a schedule.
 
@@ -566,13 +541,10 @@ def add(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options:
 
 
 @click.command()
-@click.argument(
-    "words", nargs=-1, metavar="[STORE] NAME [TASK [JSON]]", shell_complete=suggest("store_then_schedules")
-)
+@takes_words("[STORE] NAME [TASK [JSON]]")
 @takes_plan
 @takes_call
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def update(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     """Change some of a schedule.
 
@@ -600,9 +572,8 @@ def update(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("store_then_schedules"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words(NAMES)
+@answers
 def remove(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
     """Forget schedules.
 
@@ -618,9 +589,8 @@ def remove(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("store_then_schedules"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words(NAMES)
+@answers
 def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
     """Let schedules fire no more.
 
@@ -635,9 +605,8 @@ def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAMES, shell_complete=suggest("store_then_schedules"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words(NAMES)
+@answers
 def resume(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
     """Let schedules fire again.
 
@@ -652,9 +621,8 @@ def resume(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 @click.command(name="run-now")
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("store_then_schedules"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words(NAME)
+@answers
 def run_now(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """Store a job of a schedule now.
 
@@ -669,11 +637,10 @@ def run_now(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> Non
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar=NAME, shell_complete=suggest("store_then_schedules"))
+@takes_words(NAME)
 @click.option("--from", "since", metavar="TIME", callback=read_time, required=True, help="The first instant.")
 @click.option("--to", metavar="TIME", callback=read_time, required=True, help="The last instant.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def backfill(
     ctx: click.Context, words: tuple[str, ...], *, since: datetime, to: datetime, as_json: bool
 ) -> None:

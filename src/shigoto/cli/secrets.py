@@ -8,7 +8,7 @@ import click
 
 from shigoto.cli import output
 from shigoto.cli.confirm import StatusLine
-from shigoto.cli.target import CommandTarget, suggest, takes_target, target_of
+from shigoto.cli.target import CommandTarget, answers, suggest, target_of
 from shigoto.model.errors import EncryptionKeyMissing
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def key(key_id: str | None) -> None:
 
 @secrets.command()
 @click.argument("store", metavar="[STORE]", required=False, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def rotate(ctx: click.Context, store: str | None, *, as_json: bool) -> int:
     """Encrypt anew, by the current key, what other keys have encrypted.
 
@@ -92,12 +91,7 @@ def _progress(rotated: "Rotated") -> str:
 
 
 def _record(rotated: "Rotated") -> dict[str, object]:
-    return {
-        "changed": rotated.changed,
-        "schedules": rotated.schedules,
-        "unreadable": rotated.unreadable,
-        "restless": rotated.restless,
-    }
+    return {name: getattr(rotated, name) for name in ("changed", "schedules", "unreadable", "restless")}
 
 
 def _sentence(rotated: "Rotated", current: str) -> str:

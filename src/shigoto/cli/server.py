@@ -4,16 +4,14 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import Struct
 
-from shigoto.cli.daemon import ProcessSetup, begin_quietly, check_process_options, run_here
+from shigoto.cli.daemon import ProcessOptions, begin_quietly, check_process_options, run_here
 from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.cli.worker import Configured, made_here, worker
 from shigoto.model.errors import StoreRefused
-from shigoto.model.text import storable
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
@@ -24,53 +22,33 @@ UNNAMED = (
     "No app is named: jobs of tasks that live workers have are taken, but for the built-in ones their arguments are"
     " not checked. Name yours with --app module:attr, $SHIGOTO_APP or app in shigoto.toml."
 )
-# Options of `worker` that mean the same.
-SHARED = ("name", "ready_file", "stop_on_eof", "log_format", "log_level")
 
 
-class ServerOptions(Struct, frozen=True, kw_only=True):
+class ServerOptions(ProcessOptions, frozen=True, kw_only=True):
     host: str
     port: int
     certificate: Path | None
     key: Path | None
-    name: str | None
-    ready_file: Path | None
-    stop_on_eof: bool
-    log_format: Literal["text", "json"]
-    log_level: str
 
 
 @click.command(cls=Configured)
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @click.option(
-    "--host",
-    default=HOST,
-    show_default=True,
-    envvar="SHIGOTO_HOST",
-    show_envvar=True,
+    "--host", default=HOST, show_default=True, envvar="SHIGOTO_HOST", show_envvar=True,
     help="The address to listen on; 0.0.0.0 for all of this machine.",
-)
+)  # fmt: skip
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=PORT,
-    show_default=True,
-    envvar="SHIGOTO_PORT",
-    show_envvar=True,
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, envvar="SHIGOTO_PORT", show_envvar=True,
     help="The port; 0 for any that is free.",
-)
+)  # fmt: skip
 @click.option(
-    "--certificate",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
+    "--certificate", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
     help="For https: the certificate, and those that vouch for it.",
-)
+)  # fmt: skip
 @click.option(
-    "--key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
+    "--key", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
     help="For https: the private key.",
-)
+)  # fmt: skip
 @takes_target
 def server(ctx: click.Context, store: str | None, **flags: Any) -> int:
     """Serve the store over HTTP until told to stop.
@@ -105,12 +83,6 @@ def server(ctx: click.Context, store: str | None, **flags: Any) -> int:
             manager.stopping()
 
         app, serving = made_here(target, store, lambda app: _made(app, options, ends))
-        setup = ProcessSetup(
-            stop_on_eof=options.stop_on_eof,
-            log_format=options.log_format,
-            log_level=options.log_level,
-            notice=UNNAMED if target.app is None else None,
-        )
 
         async def beside() -> None:
             await serving.began.wait()
@@ -118,10 +90,10 @@ def server(ctx: click.Context, store: str | None, **flags: Any) -> int:
             manager.ready(f"Serves {serving.address}")
             await manager.run()
 
-        return run_here(app, serving, setup, beside)
+        return run_here(app, serving, options, beside, notice=None if target.app else UNNAMED)
 
 
-server.params += [option for option in worker.params if option.name in SHARED]
+server.params += [option for option in worker.params if option.name in ProcessOptions.__struct_fields__]
 
 
 def expect_extra() -> None:
@@ -152,5 +124,5 @@ def _made(app: "Shigoto", options: ServerOptions, ends: Callable[[], None]) -> "
         port=options.port,
         certificate=options.certificate,
         key=options.key,
-        name=None if options.name is None else storable("--name", options.name),
+        name=options.shown_name,
     )

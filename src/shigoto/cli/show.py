@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from shigoto.cli import output
 from shigoto.cli.arguments import pick, split_jobs
-from shigoto.cli.target import NO_HINT, CommandHint, suggest, takes_target, target_of
+from shigoto.cli.target import NO_HINT, CommandHint, takes_target, takes_words, target_of
 from shigoto.encryption import Field, opened
 from shigoto.engine.op import Op, Steps
 from shigoto.model.errors import JobNotFound
@@ -84,15 +84,12 @@ def story_op(engine: "Engine", job: Job) -> Op[Story]:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] JOB", shell_complete=suggest("files"))
+@takes_words("[STORE] JOB")
 @click.option("--traceback", "all_traces", is_flag=True, help="The tracebacks of all attempts.")
 @click.option(
-    "--logs",
-    "log_lines",
-    metavar="N",
-    type=click.IntRange(0),
+    "--logs", "log_lines", metavar="N", type=click.IntRange(0),
     help=f"So many of the last log lines.  [default: {LOG_LINES}]",
-)
+)  # fmt: skip
 @click.option("--decrypt", is_flag=True, help="What is encrypted, by the keys of the app or the environment.")
 @click.option(
     "--json", "as_json", is_flag=True, help="For programs: the job, its attempts and its log lines."
@@ -135,7 +132,7 @@ def show(
         log_lines=log_lines,
         hint=target.hint(store),
     )
-    click.echo("\n".join(lines), color=output.in_colour())
+    output.print_lines(lines)
 
 
 def presentable(story: Story) -> Story:

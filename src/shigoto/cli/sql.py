@@ -9,14 +9,16 @@ SQL, once and again after each change of it, must be allowed to create roles and
 A fan-out must see all tenants, and a worker under row security does not. So the list, and no more than that, is what a
 function gives that runs as a role of its own: one that nobody can be, and that can read one column.
 
-The texts are made by pure functions of `Bootstrap` and `FanOutFunction`.
+The texts are made of the .sql files beside this one by pure functions of `Bootstrap` and `FanOutFunction`.
 """
 
 import base64
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -31,6 +33,8 @@ LONGEST = 63  # bytes of a name; PostgreSQL cuts off the rest without an error
 STATEMENT_FOR, IDLE_FOR, LOCK_FOR = 60.0, 60.0, 10.0  # seconds
 DAY = 86_400.0
 SALT = 16  # bytes
+HERE = Path(__file__).parent
+PART = re.compile(r"^-- part: (\w+).*\n", re.MULTILINE)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -59,170 +63,42 @@ class Bootstrap(Struct, frozen=True, kw_only=True):
     makers: tuple[str, ...] = ()
 
 
-HEADER = """\
--- Roles for a store of shigoto, made by `shigoto sql bootstrap`. It can be run again at any time.
--- Run it in the database {database}, as a superuser, or as an owner of the database who may create roles:
---   psql --set ON_ERROR_STOP=1 --dbname DATABASE --file bootstrap.sql
--- Then run `shigoto migrate` as {migrator}, and workers and all others as {runtime}.
-
-BEGIN;
-
-DO $do$
-BEGIN
-  IF current_database() <> {database_text} THEN
-    RAISE EXCEPTION 'This is for the database %, not for %.', {database_text}, current_database();
-  END IF;
-END
-$do$;
-"""
-
-# Of one that is there already, all is said that matters: somebody may have given it more.
-ROLE = """\
-DO $do$
-BEGIN
-  IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = {text}) THEN
-    CREATE ROLE {name} LOGIN;
-  END IF;
-  IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = {text}
-    AND (rolsuper OR rolcreaterole OR rolcreatedb OR rolreplication OR rolbypassrls)) THEN
-    RAISE EXCEPTION 'The role % may do more than it should: take SUPERUSER, CREATEROLE, CREATEDB, REPLICATION and'
-      ' BYPASSRLS from it, or choose another name.', {text};
-  END IF;
-  IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = {text} AND NOT rolcanlogin) THEN
-    ALTER ROLE {name} LOGIN;
-  END IF;
-END
-$do$;
-"""
-
-PASSWORD = "ALTER ROLE {name} PASSWORD {verifier};\n"
-NO_PASSWORD = (
-    "-- {name} gets no password here. In psql, \\password sets one without writing it down anywhere.\n"
-)
-
-# Who is no superuser can give away only what a role may own that they belong to.
-OWNERSHIP = """\
-DO $do$
-DECLARE
-  owner oid := (SELECT oid FROM pg_roles WHERE rolname = {migrator_text});
-  place oid := (SELECT oid FROM pg_namespace WHERE nspname = {schema_text});
-  kind text;
-  object text;
-BEGIN
-  IF pg_has_role({runtime_text}, {migrator_text}, 'MEMBER') THEN
-    RAISE EXCEPTION 'The role % belongs to %, and could do all that it can: REVOKE that.',
-      {runtime_text}, {migrator_text};
-  END IF;
-  IF NOT pg_has_role(current_user, {migrator_text}, 'USAGE') THEN
-    EXECUTE format('GRANT %I TO %I', {migrator_text}, current_user);
-  END IF;
-  IF place IS NULL THEN
-    CREATE SCHEMA {schema} AUTHORIZATION {migrator};
-  ELSIF (SELECT nspowner FROM pg_namespace WHERE oid = place) <> owner THEN
-    ALTER SCHEMA {schema} OWNER TO {migrator};
-  END IF;
-  -- What somebody else has made there before; sequences of identity columns go with their tables.
-  FOR kind, object IN
-    SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'c' THEN 'TYPE' ELSE 'TABLE' END, c.oid::regclass::text
-    FROM pg_class c
-    WHERE c.relnamespace = place AND c.relowner <> owner AND c.relkind IN ('r', 'p', 'v', 'c')
-    UNION ALL
-    SELECT 'ROUTINE', p.oid::regprocedure::text
-    FROM pg_proc p
-    WHERE p.pronamespace = place AND p.proowner <> owner
-  LOOP
-    EXECUTE format('ALTER %s %s OWNER TO %I', kind, object, {migrator_text});
-  END LOOP;
-END
-$do$;
-"""
-
-GRANTS = """\
-GRANT CONNECT ON DATABASE {database} TO {migrator}, {runtime};
-GRANT USAGE ON SCHEMA {schema} TO {runtime};
-GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {runtime};
-GRANT SELECT, USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {runtime};
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {runtime};
-DO $do$
-BEGIN
-  -- Which migrations there are is for those to say who migrate.
-  IF to_regclass(format('%I.migration', {schema_text})) IS NOT NULL THEN
-    REVOKE INSERT, UPDATE, DELETE ON {schema}.migration FROM {runtime};
-  END IF;
-END
-$do$;
-
--- The same for what later migrations make.
-ALTER DEFAULT PRIVILEGES FOR ROLE {migrator} IN SCHEMA {schema}
-  GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {runtime};
-ALTER DEFAULT PRIVILEGES FOR ROLE {migrator} IN SCHEMA {schema} GRANT SELECT, USAGE ON SEQUENCES TO {runtime};
-ALTER DEFAULT PRIVILEGES FOR ROLE {migrator} IN SCHEMA {schema} GRANT EXECUTE ON FUNCTIONS TO {runtime};
-"""
-
-TIMEOUTS = """\
--- Here and not by the client: a pooler would pass on to others what one client has set.
-ALTER ROLE {runtime} IN DATABASE {database} SET statement_timeout = {statement};
-ALTER ROLE {runtime} IN DATABASE {database} SET idle_in_transaction_session_timeout = {transaction};
-ALTER ROLE {runtime} IN DATABASE {database} SET lock_timeout = {lock};
-"""
-
-TABLES = """\
--- Tables of the application, under its row security.
-GRANT USAGE ON SCHEMA {schema} TO {runtime};
-GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {runtime};
-GRANT SELECT, USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {runtime};
-"""
-LATER_TABLES = """\
-ALTER DEFAULT PRIVILEGES FOR ROLE {maker} IN SCHEMA {schema}
-  GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {runtime};
-ALTER DEFAULT PRIVILEGES FOR ROLE {maker} IN SCHEMA {schema} GRANT SELECT, USAGE ON SEQUENCES TO {runtime};
-"""
-
-
 def bootstrap_script(wanted: Bootstrap) -> str:
     """The SQL of all of it, in one transaction."""
-    roles = {"migrator": wanted.migrator.name, "runtime": wanted.runtime.name}
-    said = {"database": wanted.database, "schema": wanted.schema, **roles}
-    names = {name: identifier(text) for name, text in said.items()}
-    texts = {f"{name}_text": literal(text) for name, text in said.items()}
-    timeouts = {
-        "statement": _seconds(wanted.statement_timeout),
-        "transaction": _seconds(wanted.transaction_timeout),
-        "lock": _seconds(wanted.lock_timeout),
-    }
-    parts = [
-        HEADER.format(**names, **texts),
-        _role(wanted.migrator),
-        _role(wanted.runtime),
-        OWNERSHIP.format(**names, **texts),
-        GRANTS.format(**names, **texts),
-        TIMEOUTS.format(**names, **timeouts),
-        *_application(wanted),
-        "COMMIT;\n",
-    ]
-    return "\n".join(parts)
-
-
-def _role(role: Grantee) -> str:
-    name = identifier(role.name)
-    password = (
-        NO_PASSWORD.format(name=name)
-        if role.verifier is None
-        else PASSWORD.format(name=name, verifier=literal(role.verifier))
-    )
-    return ROLE.format(name=name, text=literal(role.name)) + password
-
-
-def _application(wanted: Bootstrap) -> list[str]:
-    runtime = identifier(wanted.runtime.name)
-    parts: list[str] = []
+    parts = _parts()
+    said = {"database": wanted.database, "schema": wanted.schema}
+    said |= {"migrator": wanted.migrator.name, "runtime": wanted.runtime.name}
+    values = {name: identifier(text) for name, text in said.items()}
+    values |= {f"{name}_text": literal(text) for name, text in said.items()}
+    values["statement"] = _seconds(wanted.statement_timeout)
+    values["transaction"] = _seconds(wanted.transaction_timeout)
+    values["lock"] = _seconds(wanted.lock_timeout)
+    made = [parts["header"].format_map(values), _role(parts, wanted.migrator), _role(parts, wanted.runtime)]
+    made += [parts[name].format_map(values) for name in ("ownership", "grants", "timeouts")]
     for schema in wanted.tables:
-        parts.append(TABLES.format(schema=identifier(schema), runtime=runtime))
-        parts += [
-            LATER_TABLES.format(schema=identifier(schema), runtime=runtime, maker=identifier(maker))
+        values["schema"] = identifier(schema)
+        made.append(parts["tables"].format_map(values))
+        made += [
+            parts["later_tables"].format_map({**values, "maker": identifier(maker)})
             for maker in wanted.makers
         ]
-    return parts
+    return "\n".join([*made, "COMMIT;\n"])
+
+
+def _parts() -> dict[str, str]:
+    """The parts of `bootstrap.sql`, by their names."""
+    _, *found = PART.split((HERE / "bootstrap.sql").read_text("utf-8"))
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def _role(parts: dict[str, str], role: Grantee) -> str:
+    values = {
+        "name": identifier(role.name),
+        "text": literal(role.name),
+        "verifier": literal(role.verifier or "-"),
+    }
+    password = "no_password" if role.verifier is None else "password"
+    return parts["role"].format_map(values) + parts[password].format_map(values)
 
 
 def identifier(name: str) -> str:
@@ -283,73 +159,24 @@ class FanOutFunction(Struct, frozen=True, kw_only=True):
     runtime: str
 
 
-FAN_OUT = """\
--- {runtime} may list {table} by {function}(), made by `shigoto sql fan-out`. It can be run again at any time.
--- Run it after the bootstrap, in the database of the application, as a superuser:
---   psql --set ON_ERROR_STOP=1 --dbname DATABASE --file fan-out.sql
-
-BEGIN;
-
-DO $do$
-DECLARE
-  member text;
-BEGIN
-  IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = {owner_text}) THEN
-    CREATE ROLE {owner} NOLOGIN BYPASSRLS;
-  END IF;
-  IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = {owner_text}
-    AND (rolcanlogin OR rolsuper OR rolcreaterole OR rolcreatedb OR rolreplication)) THEN
-    RAISE EXCEPTION 'The role % may do more than it should: take LOGIN, SUPERUSER, CREATEROLE, CREATEDB and'
-      ' REPLICATION from it, or choose another name.', {owner_text};
-  END IF;
-  IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = {owner_text} AND NOT rolbypassrls) THEN
-    ALTER ROLE {owner} BYPASSRLS;
-  END IF;
-  -- Whoever belonged to it would see all rows.
-  FOR member IN
-    SELECT m.member::regrole::text
-    FROM pg_auth_members m
-    JOIN pg_roles r ON r.oid = m.roleid
-    WHERE r.rolname = {owner_text}
-  LOOP
-    RAISE EXCEPTION 'The role % belongs to %, and could see all that it sees: REVOKE that.', member, {owner_text};
-  END LOOP;
-END
-$do$;
-
-GRANT USAGE ON SCHEMA {schema} TO {owner};
-GRANT SELECT ({column}) ON {table} TO {owner};
-
--- In order, so that whoever runs it again does the same. The names that it uses cannot be made to mean something else.
-CREATE OR REPLACE FUNCTION {function}() RETURNS SETOF {table}.{column}%TYPE
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog
-AS $list$
-  SELECT listed.{column} FROM {table} AS listed ORDER BY listed.{column}
-$list$;
-
-ALTER FUNCTION {function}() OWNER TO {owner};
-REVOKE ALL ON FUNCTION {function}() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION {function}() TO {runtime};
-
-COMMIT;
-"""
-
-
 def fan_out_script(wanted: FanOutFunction) -> str:
     """The SQL of all of it, in one transaction. Raises ValueError for what cannot be a name."""
     names = (wanted.schema, wanted.table, wanted.column, wanted.function)
     if any("$list$" in name for name in names):
         raise ValueError("$list$ has a meaning in what is printed")
     schema = identifier(wanted.schema)
-    return FAN_OUT.format(
-        schema=schema,
-        table=f"{schema}.{identifier(wanted.table)}",
-        column=identifier(wanted.column),
-        function=f"{schema}.{identifier(wanted.function)}",
-        owner=identifier(wanted.owner),
-        owner_text=literal(wanted.owner),
-        runtime=identifier(wanted.runtime),
+    return (
+        (HERE / "fan_out.sql")
+        .read_text("utf-8")
+        .format(
+            schema=schema,
+            table=f"{schema}.{identifier(wanted.table)}",
+            column=identifier(wanted.column),
+            function=f"{schema}.{identifier(wanted.function)}",
+            owner=identifier(wanted.owner),
+            owner_text=literal(wanted.owner),
+            runtime=identifier(wanted.runtime),
+        )
     )
 
 
@@ -420,20 +247,13 @@ def _timeout(flag: str, default: float, help: str) -> Callable[[F], F]:
 @_password("migrator")
 @_password("runtime")
 @click.option(
-    "--tables",
-    type=Name(),
-    multiple=True,
-    metavar="SCHEMA",
+    "--tables", type=Name(), multiple=True, metavar="SCHEMA",
     help="Let the runtime role read and write all tables of this schema, too. May be said again.",
-)
+)  # fmt: skip
 @click.option(
-    "--tables-of",
-    "makers",
-    type=Name(),
-    multiple=True,
-    metavar="ROLE",
+    "--tables-of", "makers", type=Name(), multiple=True, metavar="ROLE",
     help="Who makes such tables, so that it can use later ones, too. May be said again.",
-)
+)  # fmt: skip
 @_timeout("--statement-timeout", STATEMENT_FOR, "The longest statement of the runtime role; 0 for any.")
 @_timeout("--idle-timeout", IDLE_FOR, "How long it may do nothing inside of a transaction.")
 @_timeout("--lock-timeout", LOCK_FOR, "How long it may wait for somebody else's lock.")

@@ -20,7 +20,7 @@ from msgspec import structs
 from shigoto.cli import output
 from shigoto.cli.confirm import StatusLine, jobs, jobs_and_schedules, print_result
 from shigoto.cli.settings import Seconds
-from shigoto.cli.target import existing, shared, suggest, takes_target, target_of
+from shigoto.cli.target import answers, existing, shared, suggest, takes_target, target_of
 from shigoto.engine.open import open_engine
 from shigoto.model.errors import StoreError, StoreUnavailable, Unsupported
 from shigoto.model.time import host_clock
@@ -55,8 +55,7 @@ class Scripted(Protocol):
     "--print", "printing", is_flag=True, help="Print the SQL of what is missing, and change nothing."
 )
 @click.option("--all", "everything", is_flag=True, help="With --print: all of it, without asking the store.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def migrate(
     ctx: click.Context, store: str | None, *, printing: bool, everything: bool, as_json: bool
 ) -> None:
@@ -109,33 +108,17 @@ def _print_script(engine: Scripted, *, everything: bool) -> None:
 
 @click.command()
 @click.option(
-    "--from",
-    "source",
-    required=True,
-    metavar="STORE",
-    envvar="SHIGOTO_MOVE_FROM",
-    show_envvar=True,
-    shell_complete=suggest("files"),
-    help="The old store: a file, or postgresql://USER@HOST/DATABASE.",
-)
+    "--from", "source", required=True, metavar="STORE", envvar="SHIGOTO_MOVE_FROM", show_envvar=True,
+    shell_complete=suggest("files"), help="The old store: a file, or postgresql://USER@HOST/DATABASE.",
+)  # fmt: skip
 @click.option(
-    "--to",
-    "target",
-    required=True,
-    metavar="STORE",
-    envvar="SHIGOTO_MOVE_TO",
-    show_envvar=True,
-    shell_complete=suggest("files"),
-    help="The new one, which has neither jobs nor schedules yet.",
-)
+    "--to", "target", required=True, metavar="STORE", envvar="SHIGOTO_MOVE_TO", show_envvar=True,
+    shell_complete=suggest("files"), help="The new one, which has neither jobs nor schedules yet.",
+)  # fmt: skip
 @click.option(
-    "--wait",
-    type=Seconds(0, DAY),
-    default=WAIT,
-    show_default=True,
-    metavar="SECONDS",
+    "--wait", type=Seconds(0, DAY), default=WAIT, show_default=True, metavar="SECONDS",
     help="How long running jobs have to end, before others run them again in the new store.",
-)
+)  # fmt: skip
 @click.option("--give-up", is_flag=True, help="Let the old store work on, and empty the new one.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool) -> None:
@@ -218,11 +201,8 @@ def _move_sentence(moved: "Moved", names: tuple[str, str], tokens: int) -> str:
 @click.command()
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @click.option(
-    "--output",
-    "file",
-    metavar="FILE",
-    help="A new file, which only you may read.  [default: standard output]",
-)
+    "--output", "file", metavar="FILE", help="A new file, which only you may read.  [default: standard output]",
+)  # fmt: skip
 @takes_target
 def export(ctx: click.Context, store: str | None, *, file: str | None) -> None:
     """Write all jobs and schedules to a file, as lines of JSON: as they are at one instant, while work goes on.
@@ -249,8 +229,7 @@ def export(ctx: click.Context, store: str | None, *, file: str | None) -> None:
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.argument("store", required=False, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def import_jobs(ctx: click.Context, file: str, store: str | None, *, as_json: bool) -> None:
     """Fill an empty store with the jobs and schedules of a file that `shigoto export` has written.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import click
 
@@ -31,18 +31,12 @@ if TYPE_CHECKING:
     from shigoto.app import Shigoto
     from shigoto.engine.protocol import Engine
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 SUFFIXES = (".db", ".db3", ".sqlite", ".sqlite3")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
 
-Suggestion = Literal[
-    "files",
-    "tasks",
-    "queues",
-    "store_then_task",
-    "store_then_filters",
-    "store_then_queues",
-    "store_then_schedules",
-]
+Suggestion = Literal["files", "tasks", "queues", "store_then_task", "store_then_filters", "store_then_queues"]
 
 
 @runtime_checkable
@@ -228,6 +222,27 @@ def takes_target(command: Callable[..., Any]) -> Callable[..., Any]:
     for name in ("url", "app"):
         command = click.option(f"--{name}", hidden=True, expose_value=False, callback=_said_later)(command)
     return click.pass_context(command)
+
+
+def answers(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a command whose answer programs can read, with `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="For programs.")(takes_target(command))
+
+
+def takes_words(metavar: str, what: Suggestion = "files") -> Callable[[F], F]:
+    """The words of a command, the first of which may be a store (`split_store`)."""
+    return click.argument("words", nargs=-1, metavar=metavar, shell_complete=suggest(what))
+
+
+def takes(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options that go together, in this order."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def _said_later(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:

@@ -11,26 +11,14 @@ from msgspec import UNSET
 
 from shigoto.app import Shigoto
 from shigoto.cli import output
-from shigoto.cli.output import Column
+from shigoto.cli.output import Column, Columns
 from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.codec.signature import raw_signature
 from shigoto.model.time import Millis
 from shigoto.options import Executor
 from shigoto.retry import Custom, Exponential, Retry
-from shigoto.server.task_catalog import (
-    AnyTask,
-    TaskParameter,
-    find,
-    kind_of,
-    parameters_of,
-    place_of,
-    record,
-    record_in_list,
-    schedules_of,
-    summary_of,
-    tags_of,
-    waits,
-)
+from shigoto.server import task_catalog as catalog
+from shigoto.server.task_catalog import AnyTask
 
 if TYPE_CHECKING:
     from shigoto.schedule.declare import Declared
@@ -62,14 +50,16 @@ def tasks(ctx: click.Context, name: str | None, as_json: bool) -> None:
     """
     app = target_of(ctx).load()
     if name is not None:
-        task = find(app, name)
-        planned = schedules_of(app, task)
+        task = catalog.find(app, name)
+        planned = catalog.schedules_of(app, task)
         if as_json:
-            output.print_json(record(task, planned))
+            output.print_json(catalog.record(task, planned))
         else:
-            click.echo("\n".join(page(task, output.width_of(), planned)), color=output.in_colour())
+            output.print_lines(page(task, output.width_of(), planned))
     elif as_json:
-        output.print_json([record_in_list(task, schedules_of(app, task)) for task in app.tasks.values()])
+        output.print_json(
+            [catalog.record_in_list(task, catalog.schedules_of(app, task)) for task in app.tasks.values()]
+        )
     elif app.tasks:
         click.echo("\n".join(tasks_table(app, output.width_of())))
         if others := [each for each in app.declared.values() if each.definition.task is None]:
@@ -89,22 +79,25 @@ def in_short(schedule: "Declared") -> str:
 
 def tasks_table(app: Shigoto, width: int | None) -> list[str]:
     """A line per task, in the order of their declaration."""
-    columns = [
-        Column("task"),
-        Column("kind", spare=3),
-        Column("when", least=9, spare=4),
-        Column("parameters", least=8, spare=2),
-        Column("queue", least=6, spare=5),
-        Column("runs in", spare=7),
-        Column("timeout", right=True, spare=8),
-        Column("attempts", right=True, spare=6),
-        Column("declared", least=8, spare=9),
-        Column("what it does", least=12, spare=1),
+    planned = {name: catalog.schedules_of(app, task) for name, task in app.tasks.items()}
+    columns: Columns[AnyTask] = [
+        (Column("task"), lambda task: task.name),
+        (Column("kind", spare=3), lambda task: catalog.kind_of(planned[task.name])),
+        (
+            Column("when", least=9, spare=4),
+            lambda task: ", ".join(in_short(each) for each in planned[task.name]) or "-",
+        ),
+        (Column("parameters", least=8, spare=2), _parameters),
+        (Column("queue", least=6, spare=5), lambda task: task.options.queue),
+        (Column("runs in", spare=7), lambda task: task.executor),
+        (Column("timeout", right=True, spare=8), lambda task: _span(task.options.timeout) or "-"),
+        (Column("attempts", right=True, spare=6), lambda task: str(task.options.retry.retries + 1)),
+        (Column("declared", least=8, spare=9), lambda task: "{}:{}".format(*catalog.place_of(task))),
+        (Column("what it does", least=12, spare=1), lambda task: output.one_line(catalog.summary_of(task))),
     ]
-    rows = [_row(task, schedules_of(app, task)) for task in app.tasks.values()]
     if not any(app.declared):  # nothing is ever due
-        columns, rows = [*columns[:2], *columns[3:]], [[*row[:2], *row[3:]] for row in rows]
-    return output.table(columns, rows, width)
+        columns = [*columns[:2], *columns[3:]]
+    return output.table_of(list(app.tasks.values()), columns, width)
 
 
 def page(task: AnyTask, width: int | None, schedules: "Sequence[Declared]" = ()) -> list[str]:
@@ -113,7 +106,7 @@ def page(task: AnyTask, width: int | None, schedules: "Sequence[Declared]" = ())
     for label, text in [*facts(task), *(("scheduled", in_short(each)) for each in schedules)]:
         indent = " " * (LABEL + 2)
         lines += output.wrapped(output.one_line(text), width, first=f"  {label:<{LABEL}}", later=indent)
-    if parameters := parameters_of(task):
+    if parameters := catalog.parameters_of(task):
         lines += ["", click.style("Parameters", bold=True)]
         columns = [Column(""), Column("", least=8), Column("")]
         rows = [[f"  {each.name}", each.type, _default(each)] for each in parameters]
@@ -125,7 +118,7 @@ def page(task: AnyTask, width: int | None, schedules: "Sequence[Declared]" = ())
 
 
 def _title(task: AnyTask, width: int | None) -> list[str]:
-    summary = output.one_line(summary_of(task))
+    summary = output.one_line(catalog.summary_of(task))
     first, *more = output.wrapped(f"{task.name}: {summary}" if summary else task.name, width, later="  ")
     named = first.startswith(task.name)
     return [click.style(task.name, bold=True) + first[len(task.name) :] if named else first, *more]
@@ -144,8 +137,8 @@ def facts(task: AnyTask) -> list[tuple[str, str]]:
         ("retries", in_words(options.retry)),
         ("crashes", "for ever" if options.max_crashes is None else f"at most {options.max_crashes}"),
         ("expires", f"after {_span(options.expires_in)}" if options.expires_in else ""),
-        ("tags", "" if options.tags is None else ", ".join(tags_of(options.tags))),
-        ("declared", "{}, line {}".format(*place_of(task))),
+        ("tags", "" if options.tags is None else ", ".join(catalog.tags_of(options.tags))),
+        ("declared", "{}, line {}".format(*catalog.place_of(task))),
     ]
     return [(label, text) for label, text in told if text]
 
@@ -156,33 +149,20 @@ def in_words(retry: Retry) -> str:
         return "never"
     if isinstance(retry.curve, Custom):
         return f"{retry.retries}, when a function says"
-    spans = [_span(wait) if wait else "0 s" for wait in waits(retry)]
+    spans = [_span(wait) if wait else "0 s" for wait in catalog.waits(retry)]
     more = ", …" if retry.retries > len(spans) else ""
     about = "about " if isinstance(retry.curve, Exponential) and retry.curve.jitter else ""
     return f"{retry.retries}, after {about}{', '.join(spans)}{more}"
 
 
-def _row(task: AnyTask, schedules: "Sequence[Declared]") -> list[str]:
-    module, line = place_of(task)
-    options = task.options
-    return [
-        task.name,
-        kind_of(schedules),
-        ", ".join(in_short(each) for each in schedules) or "-",
-        ", ".join(
-            name if parameter.default is Parameter.empty else f"{name}?"
-            for name, parameter in list(raw_signature(task.fn).parameters.items())[task.takes_context :]
-        ),
-        options.queue,
-        task.executor,
-        _span(options.timeout) or "-",
-        str(options.retry.retries + 1),
-        f"{module}:{line}",
-        output.one_line(summary_of(task)),
-    ]
+def _parameters(task: AnyTask) -> str:
+    known = list(raw_signature(task.fn).parameters.items())[task.takes_context :]
+    return ", ".join(
+        name if parameter.default is Parameter.empty else f"{name}?" for name, parameter in known
+    )
 
 
-def _default(parameter: TaskParameter) -> str:
+def _default(parameter: catalog.TaskParameter) -> str:
     if parameter.default is UNSET:
         return "required"
     return f"= {output.clip(output.one_line(parameter.default), 60)}"

@@ -11,8 +11,8 @@ from msgspec import Struct
 from shigoto.cli import output
 from shigoto.cli.arguments import actor, misuse, read_length
 from shigoto.cli.confirm import print_result
-from shigoto.cli.output import Column
-from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
+from shigoto.cli.output import Column, Columns
+from shigoto.cli.target import answers, looks_like_store, shared, split_store, suggest, takes_words, target_of
 from shigoto.model.errors import StoreRefused
 from shigoto.model.service import SCOPES, Scope, Token
 from shigoto.model.time import to_datetime
@@ -49,7 +49,7 @@ def token() -> None:
 
 
 @token.command()
-@click.argument("words", nargs=-1, metavar="[STORE] NAME", shell_complete=suggest("files"))
+@takes_words("[STORE] NAME")
 @click.option(
     "--scope", "scopes", type=click.Choice(SCOPES), multiple=True, required=True,
     help="What it may do; may be given again.",
@@ -60,8 +60,7 @@ def token() -> None:
 )  # fmt: skip
 @click.option("--tenant", help="Only on behalf of this tenant.")
 @click.option("--expires", metavar="DURATION", callback=read_length, help="Only for so long: 12h, 90d.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def create(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     """Make a token.
 
@@ -100,8 +99,7 @@ def create(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
 
 @token.command(name="list")
 @click.argument("store", required=False, shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@answers
 def list_tokens(ctx: click.Context, store: str | None, *, as_json: bool) -> None:
     """Show all tokens, also those that were revoked or have expired, but never their text."""
     with _opened(ctx, store) as engine:
@@ -111,15 +109,14 @@ def list_tokens(ctx: click.Context, store: str | None, *, as_json: bool) -> None
     if as_json:
         output.print_json(records)
     elif records:
-        click.echo("\n".join(tokens_table(records, output.width_of())), color=output.in_colour())
+        output.print_lines(tokens_table(records, output.width_of()))
     else:
         click.echo("There are no tokens: the service can be used on this machine only, by anybody.")
 
 
 @token.command()
-@click.argument("words", nargs=-1, metavar="[STORE] ID|NAME", shell_complete=suggest("files"))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@takes_target
+@takes_words("[STORE] ID|NAME")
+@answers
 def revoke(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """End a token, by its id or its name.
 
@@ -135,41 +132,34 @@ def revoke(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None
 
 
 def tokens_table(records: Sequence[TokenRecord], width: int | None) -> list[str]:
-    columns = [
-        Column("id"),
-        Column("name", least=6),
-        Column("status", paint=output.painter(STATUS_COLOURS)),
-        Column("scopes", least=6),
-        Column("queues", least=6, spare=3),
-        Column("tenant", least=6, spare=4),
-        Column("expires", spare=2),
-        Column("created", spare=1),
+    columns: Columns[TokenRecord] = [
+        (Column("id"), lambda each: each.id),
+        (Column("name", least=6), lambda each: output.one_line(each.name)),
+        (Column("status", paint=output.painter(STATUS_COLOURS)), lambda each: each.status),
+        (Column("scopes", least=6), lambda each: ", ".join(each.scopes)),
+        (
+            Column("queues", least=6, spare=3),
+            lambda each: "all" if each.queues is None else ", ".join(each.queues),
+        ),
+        (
+            Column("tenant", least=6, spare=4),
+            lambda each: output.one_line("all" if each.tenant is None else each.tenant),
+        ),
+        (
+            Column("expires", spare=2),
+            lambda each: "never" if each.expires_at is None else output.iso(each.expires_at),
+        ),
+        (Column("created", spare=1), lambda each: output.iso(each.created_at)),
     ]
-    return output.table(columns, [_row(each) for each in records], width)
-
-
-def _row(each: TokenRecord) -> list[str]:
-    return [
-        each.id,
-        output.one_line(each.name),
-        each.status,
-        ", ".join(each.scopes),
-        "all" if each.queues is None else ", ".join(each.queues),
-        "all" if each.tenant is None else output.one_line(each.tenant),
-        "never" if each.expires_at is None else output.iso(each.expires_at),
-        output.iso(each.created_at),
-    ]
+    return output.table_of(records, columns, width)
 
 
 def _record(each: Token, now: int, text: str | None = None) -> TokenRecord:
     status = "revoked" if each.revoked_at is not None else "alive" if each.alive(now) else "expired"
+    same = {name: getattr(each, name) for name in ("id", "name", "scopes", "queues", "tenant")}
     return TokenRecord(
-        id=each.id,
-        name=each.name,
+        **same,
         status=status,
-        scopes=each.scopes,
-        queues=each.queues,
-        tenant=each.tenant,
         created_at=to_datetime(each.created_at),
         expires_at=None if each.expires_at is None else to_datetime(each.expires_at),
         revoked_at=None if each.revoked_at is None else to_datetime(each.revoked_at),

@@ -301,7 +301,7 @@ def _print(query: Callable[[], list[str]], every: float, *, gap: bool) -> NoRetu
     first = True
     while True:
         lines = query()
-        click.echo("\n".join(lines if first or not gap else ["", *lines]), color=output.in_colour())
+        output.print_lines(lines if first or not gap else ["", *lines])
         first = False
         time.sleep(every)
 

@@ -8,32 +8,13 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from msgspec import Struct, structs
+from msgspec import structs
 
-from shigoto.cli.daemon import (
-    ProcessSetup,
-    begin_quietly,
-    check_process_options,
-    place_of,
-    port_of_worker,
-    run_here,
-    signals_interrupt,
-)
-from shigoto.cli.settings import (
-    Found,
-    HealthPlace,
-    Origin,
-    Queues,
-    Seconds,
-    Setting,
-    find_option,
-    from_environment,
-    variable,
-    worker_options,
-)
+from shigoto.cli import daemon, settings
+from shigoto.cli.settings import Seconds
 from shigoto.cli.target import CommandTarget, suggest, takes_target, target_of
 from shigoto.model.text import storable
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
@@ -71,48 +52,33 @@ class Configured(click.Command):
 
 
 def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
-    """An option that a variable and the settings file can set, too."""
-    return click.option(flag, cls=Setting, envvar=variable(flag.partition("/")[0]), **attributes)
+    """An option that a variable and the settings file can set, too. Help shows its default, and seconds as such."""
+    attributes.setdefault("show_default", "default" in attributes)
+    if isinstance(attributes.get("type"), Seconds):
+        attributes.setdefault("metavar", "SECONDS")
+    return click.option(
+        flag, cls=settings.Setting, envvar=settings.variable(flag.partition("/")[0]), **attributes
+    )
 
 
 @click.command(cls=Configured)
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @setting(
-    "--queues",
-    type=Queues(),
-    metavar="A,B",
-    show_default="all",
-    shell_complete=suggest("queues"),
+    "--queues", type=settings.Queues(), metavar="A,B", show_default="all", shell_complete=suggest("queues"),
     help="Only from these queues.",
-)
+)  # fmt: skip
 @setting(
-    "--processes",
-    type=click.IntRange(0, MOST_PROCESSES),
-    show_default="1; without --app $WORKER_COUNT, or 3",
+    "--processes", type=click.IntRange(0, MOST_PROCESSES), show_default="1; without --app $WORKER_COUNT, or 3",
     help="Runner processes; 0 for none but this one.",
-)
+)  # fmt: skip
+@setting("--concurrency", type=SLOTS, default=CONCURRENCY, metavar="N", help="Async jobs at once, in each.")
 @setting(
-    "--concurrency",
-    type=SLOTS,
-    default=CONCURRENCY,
-    show_default=True,
-    metavar="N",
-    help="Async jobs at once, in each.",
-)
+    "--threads", type=SLOTS, show_default="4 per core, at most 32", metavar="N", help="Sync jobs at once, in each.",
+)  # fmt: skip
 @setting(
-    "--threads",
-    type=SLOTS,
-    show_default="4 per core, at most 32",
-    metavar="N",
-    help="Sync jobs at once, in each.",
-)
-@setting(
-    "--children",
-    type=click.IntRange(0, MOST_SLOTS),
-    show_default="1 per core",
-    metavar="N",
+    "--children", type=click.IntRange(0, MOST_SLOTS), show_default="1 per core", metavar="N",
     help="Jobs in processes of their own, of each.",
-)
+)  # fmt: skip
 @setting(
     "--drain",
     is_flag=True,
@@ -123,57 +89,34 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
 )
 @setting("--reload", is_flag=True, help="Start anew when the code in this folder changes.")
 @setting(
-    "--max-jobs",
-    type=click.IntRange(1, MOST_JOBS),
-    metavar="N",
-    help="Replace a runner process after so many jobs.",
-)
+    "--max-jobs", type=click.IntRange(1, MOST_JOBS), metavar="N", help="Replace a runner process after so many jobs.",
+)  # fmt: skip
 @setting(
     "--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a runner process that uses more."
 )
 @setting(
-    "--lease",
-    type=Seconds(1, DAY),
-    default=LEASE / 1000,
-    show_default=True,
-    metavar="SECONDS",
-    help="Without a beat for so long, others get the jobs.",
-)
+    "--lease", type=Seconds(1, DAY), default=LEASE / 1000, help="Without a beat for so long, others get the jobs.",
+)  # fmt: skip
 @setting(
-    "--poll",
-    type=Seconds(0.010, DAY),
-    default=POLL / 1000,
-    show_default=True,
-    metavar="SECONDS",
-    help="The longest wait between looks at the store.",
-)
+    "--poll", type=Seconds(0.010, DAY), default=POLL / 1000, help="The longest wait between looks at the store.",
+)  # fmt: skip
 @setting(
-    "--stop-timeout",
-    type=Seconds(0, DAY),
-    default=STOP_TIMEOUT / 1000,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a stop may take.",
+    "--stop-timeout", type=Seconds(0, DAY), default=STOP_TIMEOUT / 1000, help="How long a stop may take."
 )
 @setting("--name", show_default="host and process", help="What the logs call it.")
 @setting("--ready-file", type=Path, metavar="FILE", help="A file that is there while it is ready.")
 @setting(
-    "--health",
-    type=HealthPlace(),
-    metavar="[HOST:]PORT",
+    "--health", type=settings.HealthPlace(), metavar="[HOST:]PORT",
     help="A port that says whether it is ready: /healthz and /readyz.",
-)
+)  # fmt: skip
 @setting("--stop-on-eof", is_flag=True, help="Stop when standard input ends, or whoever holds it.")
 @setting(
-    "--stats-every",
-    type=Seconds(0, DAY),
-    show_default="30; with --app 0",
-    metavar="SECONDS",
+    "--stats-every", type=Seconds(0, DAY), show_default="30; with --app 0",
     help="How often the log has a line of counts; 0 for never.",
-)
+)  # fmt: skip
 @setting("--any-role", is_flag=True, help="Work even as a superuser, or as the owner of the schema.")
-@setting("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@setting("--log-format", type=click.Choice(["text", "json"]), default="text")
+@setting("--log-level", type=click.Choice(LEVELS), default="info")
 @takes_target
 def worker(ctx: click.Context, store: str | None, **flags: Any) -> int:
     """Run jobs until told to stop.
@@ -191,38 +134,24 @@ def worker(ctx: click.Context, store: str | None, **flags: Any) -> int:
       shigoto --app shop.tasks:app worker --processes 4 --queues mail,reports
       shigoto --app shop.tasks:app worker --drain
     """
-    begin_quietly()
+    daemon.begin_quietly()
     target = target_of(ctx)
     options = WorkerOptions(**flags)
-    check_process_options(target.url_flag or store, options)
+    daemon.check_process_options(target.url_flag or store, options)
     count = find_processes(ctx, target).value
     options = structs.replace(options, stats_every=find_stats_every(ctx, target).value)
     return _alone(target, store, options) if count == 0 else _supervise(target, store, options, count)
 
 
-class DaemonOptions(Struct, frozen=True, kw_only=True):
-    """The options of a command that runs until it is told to stop, by their names."""
+class DaemonOptions(daemon.ProcessOptions, frozen=True, kw_only=True):
+    """The options of workers and schedulers."""
 
     lease: float
     poll: float
     stop_timeout: float
-    name: str | None
-    ready_file: Path | None
     health: str | None
-    stop_on_eof: bool
     stats_every: float | None
     any_role: bool
-    log_format: Literal["text", "json"]
-    log_level: str
-
-    @property
-    def shown_name(self) -> str | None:
-        return None if self.name is None else storable("--name", self.name)
-
-    def process_setup(self, notice: str | None) -> ProcessSetup:
-        return ProcessSetup(
-            stop_on_eof=self.stop_on_eof, log_format=self.log_format, log_level=self.log_level, notice=notice
-        )
 
 
 class WorkerOptions(DaemonOptions, frozen=True, kw_only=True):
@@ -245,24 +174,24 @@ class WorkerOptions(DaemonOptions, frozen=True, kw_only=True):
         }
 
 
-def find_processes(ctx: click.Context, target: CommandTarget) -> Found:
+def find_processes(ctx: click.Context, target: CommandTarget) -> settings.Found:
     """How many runner processes, and who says so; the first form of this program had three, or $WORKER_COUNT."""
-    found = find_option(ctx, worker_options()["processes"], target.settings)
+    found = settings.find_option(ctx, settings.worker_options()["processes"], target.settings)
     if found.origin.kind in ("flag", "variable"):
         return found
-    if target.app is None and (text := from_environment(COUNT)):
+    if target.app is None and (text := settings.from_environment(COUNT)):
         if not text.isdecimal() or not 1 <= int(text) <= MOST_PROCESSES:
             raise click.UsageError(
                 f"{COUNT} must be a whole number from 1 to {MOST_PROCESSES}, not {text!r}."
             )
-        return Found(int(text), Origin("variable", COUNT))
+        return settings.Found(int(text), settings.Origin("variable", COUNT))
     if found.value is not None:
         return found
     return found._replace(value=3 if target.app is None else 1)
 
 
-def find_stats_every(ctx: click.Context, target: CommandTarget) -> Found:
-    found = find_option(ctx, worker_options()["stats_every"], target.settings)
+def find_stats_every(ctx: click.Context, target: CommandTarget) -> settings.Found:
+    found = settings.find_option(ctx, settings.worker_options()["stats_every"], target.settings)
     if found.value is not None:
         return found
     return found._replace(value=STATS_EVERY if target.app is None else 0.0)
@@ -293,7 +222,7 @@ def _supervise(target: CommandTarget, store: str | None, options: WorkerOptions,
         stop_on_eof=options.stop_on_eof,
         max_memory=None if options.max_memory is None else options.max_memory << 20,
         ready_file=options.ready_file,
-        health=place_of(options.health),
+        health=daemon.place_of(options.health),
         numbered=target.app is None,
         notice=UNNAMED if target.app is None else None,
     )
@@ -326,12 +255,12 @@ def _alone(target: CommandTarget, store: str | None, options: WorkerOptions) -> 
     )
     if app.tracing is not None:
         app.tracing.rule()
-    health = port_of_worker(place_of(options.health), app, made, options.poll)
+    health = daemon.port_of_worker(daemon.place_of(options.health), app, made, options.poll)
 
     async def beside() -> None:
         await gather(tell_counts(lambda: app.engine, options.stats_every or 0.0), health())
 
-    return run_here(app, made, options.process_setup(UNNAMED if target.app is None else None), beside)
+    return daemon.run_here(app, made, options, beside, notice=None if target.app else UNNAMED)
 
 
 def made_here(
@@ -340,7 +269,7 @@ def made_here(
     """The app, loaded into this very process, and what is made of it to run here."""
     from shigoto.engine.open import expect_shared
 
-    with signals_interrupt():
+    with daemon.signals_interrupt():
         # Nothing is held yet. Loading may take long, and whoever is impatient need not wait for it.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         app = target.load(printing=True)

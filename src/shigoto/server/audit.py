@@ -5,7 +5,7 @@ settings and counts: never arguments, results or errors, which are nobody's busi
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -89,45 +89,32 @@ class Audited(Relay):
 
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         def entries(states: list[State | None], before: dict[UUID, State]) -> list[AuditEntry]:
-            return self._cancelled(ids, before, states, force=force)
+            after = dict(zip(ids, states, strict=True))
+            if self._filter is None:
+                return [
+                    self._entry(
+                        "job.cancel", str(id), {"state": before[id]}, {"state": state, "force": force}
+                    )
+                    for id, state in after.items()
+                    if id in before and not before[id].terminal
+                ]
+            named = [id for id, state in after.items() if state in (State.CANCELLED, State.PROCESSING)]
+            told = {**Counter(str(after[id]) for id in named), "force": force, **_ids(named)}
+            return [self._entry("jobs.cancel", self._filter, None, told)] if named else []
 
         return self._noted(self.engine.cancel(ids, force=force), entries, lambda: self._states(ids))
 
-    def _cancelled(
-        self,
-        ids: Sequence[UUID],
-        before: Mapping[UUID, State],
-        states: Sequence[State | None],
-        *,
-        force: bool,
-    ) -> list[AuditEntry]:
-        after = dict(zip(ids, states, strict=True))
-        if self._filter is None:
-            return [
-                self._entry("job.cancel", str(id), {"state": before[id]}, {"state": state, "force": force})
-                for id, state in after.items()
-                if id in before and not before[id].terminal
-            ]
-        named = [id for id, state in after.items() if state in (State.CANCELLED, State.PROCESSING)]
-        if not named:
-            return []
-        counts = Counter(str(after[id]) for id in named)
-        return [self._entry("jobs.cancel", self._filter, None, {**counts, "force": force, **_ids(named)})]
-
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
         def entries(_: object, before: dict[UUID, State]) -> list[AuditEntry]:
-            return self._retried(ids, before)
+            if self._filter is not None:
+                after = {"retried": len(ids), **_ids(ids)}
+                return [self._entry("jobs.retry", self._filter, None, after)] if ids else []
+            return [
+                self._entry("job.retry", str(id), {"state": state}, {"state": State.PENDING})
+                for id, state in before.items()
+            ]
 
         return self._noted(self.engine.retry(ids), entries, lambda: self._states(ids))
-
-    def _retried(self, ids: Sequence[UUID], before: Mapping[UUID, State]) -> list[AuditEntry]:
-        if self._filter is not None:
-            after = {"retried": len(ids), **_ids(ids)}
-            return [self._entry("jobs.retry", self._filter, None, after)] if ids else []
-        return [
-            self._entry("job.retry", str(id), {"state": state}, {"state": State.PENDING})
-            for id, state in before.items()
-        ]
 
     def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
         def entries(count: int, _: object) -> list[AuditEntry]:

@@ -23,13 +23,14 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from msgspec import Struct, json, structs
+from msgspec import Struct, json
 
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import RequestError, RequestInvalid, ServerStopping, StoreError
 from shigoto.model.service import FeedPosition, Happening
 from shigoto.model.time import Millis, Moment, to_datetime
 from shigoto.server.auth import Caller, Reader, the_service
+from shigoto.server.job_models import alike
 from shigoto.server.permissions import sees
 from shigoto.server.routing import spec
 
@@ -433,9 +434,7 @@ async def _lines(
 
 
 def _told(each: Happening) -> bytes:
-    said = structs.asdict(each)
-    del said["place"]
-    event = FeedEvent(number=each.place.number, at=to_datetime(each.place.at), **said)
+    event = alike(FeedEvent, each, number=each.place.number, at=to_datetime(each.place.at))
     return _event("ended" if each.final else "attempt", each.place, event)
 
 

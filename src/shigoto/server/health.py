@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from fastapi import APIRouter, Request, Response
 from msgspec import Struct, structs
 
-from shigoto.model.errors import (
-    Forbidden,
-    SchemaMissing,
-    SchemaTooNew,
-    StoreError,
-    StoreMoved,
-    StoreMoving,
-    StoreRefused,
-)
+from shigoto.model import errors
 from shigoto.observe.metrics import MISSING, Metrics, metrics_if_shown
 from shigoto.observe.store_gauges import GaugeValue
 from shigoto.scheduler import gauge_values
@@ -46,12 +38,12 @@ CYCLE_WITHIN = 15.0  # seconds
 FIRST_WITHIN = 1.0  # seconds after the start for which somebody who asks too early waits
 
 SILENT = "The store does not answer."
-WORDS: dict[type[StoreError], str] = {
-    SchemaMissing: "The store has no schema yet.",
-    SchemaTooNew: "The store was made by a newer release.",
-    StoreMoving: "The jobs are on their way to another store.",
-    StoreMoved: "The jobs were moved to another store.",
-    StoreRefused: "The store must not be used as it is.",
+WORDS: dict[type[errors.StoreError], str] = {
+    errors.SchemaMissing: "The store has no schema yet.",
+    errors.SchemaTooNew: "The store was made by a newer release.",
+    errors.StoreMoving: "The jobs are on their way to another store.",
+    errors.StoreMoved: "The jobs were moved to another store.",
+    errors.StoreRefused: "The store must not be used as it is.",
 }
 
 
@@ -143,7 +135,7 @@ class ReadinessProbe:
                 await self._probe()
         except TimeoutError:
             self._trouble = SILENT
-        except StoreError as error:
+        except errors.StoreError as error:
             self._trouble = next((WORDS[kind] for kind in type(error).__mro__ if kind in WORDS), SILENT)
         else:
             self._trouble = None
@@ -162,7 +154,9 @@ class ReadinessProbe:
 async def metrics(request: Request, caller: Reader) -> Response:
     """All of them, as Prometheus reads them."""
     if caller.restricted:
-        raise Forbidden("The metrics tell of all queues and tenants, and the token is confined to some.")
+        raise errors.Forbidden(
+            "The metrics tell of all queues and tenants, and the token is confined to some."
+        )
     shown = the_service(request).metrics
     if shown is None:
         return Response(MISSING, 501, media_type="text/plain")

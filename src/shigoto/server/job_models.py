@@ -5,10 +5,10 @@ stands for `null`, which means something only where a field says so.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
-from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, json, structs
+from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, json
 
 from shigoto.model.job import (
     MAX_PRIORITY,
@@ -23,6 +23,8 @@ from shigoto.model.job import (
 from shigoto.model.secrets import presented, presented_attempts, presented_lines
 from shigoto.model.time import Millis, Moment
 from shigoto.options import MAX_CRASHES, MAX_KEY, MAX_TAG, MAX_TAGS, MAX_TENANT
+
+V = TypeVar("V", bound=Struct)
 
 MOST_JOBS = 1_000  # of one batch
 MOST_ACTED_ON = 10_000  # jobs of one action
@@ -226,53 +228,28 @@ class ActedOn(Struct, frozen=True, kw_only=True):
     ids: list[UUID]  # of the first hundred
 
 
-# Fields of a job that callers see as they are.
-SAME = frozenset(JobView.__struct_fields__) & frozenset(Job.__struct_fields__) - {
-    "timeout", "soft_timeout", "tags", "payload", "result", "meta",
-}  # fmt: skip
+def alike(kind: type[V], source: object, **others: Any) -> V:
+    """Something as callers see it: the fields of the same names as they are, and the others as they are given."""
+    same = {name: getattr(source, name) for name in kind.__struct_fields__ if name not in others}
+    return kind(**same, **others)
 
 
 def view_of(job: Job, base: str, *, full: bool) -> JobView:
     """The job as callers see it; `base` is the path under which jobs are found."""
     job = presented(job)
-    view = JobView(
-        **{name: getattr(job, name) for name in SAME},
-        timeout=seconds(job.timeout),
-        soft_timeout=seconds(job.soft_timeout),
-        tags=list(job.tags),
-        status_url=f"{base}/{job.id}",
-    )
-    if not full:
-        return view
-    payload, result, meta = as_json(job.payload), as_json(job.result), as_json(job.meta)
-    return structs.replace(view, payload=payload, result=result, meta=meta)
+    texts = {name: as_json(getattr(job, name)) if full else UNSET for name in ("payload", "result", "meta")}
+    limits = {name: seconds(getattr(job, name)) for name in ("timeout", "soft_timeout")}
+    return alike(JobView, job, tags=list(job.tags), status_url=f"{base}/{job.id}", **texts, **limits)
 
 
 def attempts_of(attempts: Sequence[Attempt]) -> Attempts:
     """The runs as callers see them."""
-    return Attempts(
-        [
-            AttemptView(
-                run=each.token,
-                outcome=each.outcome,
-                error=each.error,
-                traceback=each.traceback,
-                started_at=each.started_at,
-                finished_at=each.finished_at,
-            )
-            for each in presented_attempts(attempts)
-        ]
-    )
+    return Attempts([alike(AttemptView, each, run=each.token) for each in presented_attempts(attempts)])
 
 
 def lines_of(lines: Sequence[LoggedLine]) -> Lines:
     """The lines as callers see them."""
-    return Lines(
-        [
-            LineView(run=each.token, line=each.line, at=each.at, level=each.level, text=each.text)
-            for each in presented_lines(lines)
-        ]
-    )
+    return Lines([alike(LineView, each, run=each.token) for each in presented_lines(lines)])
 
 
 def events_of(job: Job, attempts: Sequence[Attempt]) -> JobEvents:

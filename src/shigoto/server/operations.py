@@ -18,6 +18,7 @@ from shigoto.options import duration as milliseconds_of
 from shigoto.queues import MOST_PENDING, Queue, list_op
 from shigoto.server.audit import change_queue_op
 from shigoto.server.auth import Admin, Asker, Caller, Reader, the_service
+from shigoto.server.job_models import alike
 from shigoto.server.permissions import allows_queue, expect_no_tenant, expect_queue, unrestricted, workers_for
 from shigoto.server.routing import answer, body, spec
 from shigoto.server.task_catalog import AnyTask, BrokenTask, TaskRecord, record, record_in_list, schedules_of
@@ -248,27 +249,14 @@ def _task_for(caller: Caller, task: TaskRecord) -> TaskRecord:
 
 
 def _view(queue: Queue) -> QueueView:
-    return QueueView(
-        name=queue.name,
-        paused=queue.paused,
-        max_pending=queue.max_pending,
-        keep_completed_for=_seconds(queue.keep_completed_for),
-        keep_failed_for=_seconds(queue.keep_failed_for),
-        keep_cancelled_for=_seconds(queue.keep_cancelled_for),
-        counts=queue.counts,
-    )
+    kept = ("keep_completed_for", "keep_failed_for", "keep_cancelled_for")
+    return alike(QueueView, queue, **{name: _seconds(getattr(queue, name)) for name in kept})
 
 
 def _shown(entry: AuditEntry) -> AuditView:
-    return AuditView(
-        number=entry.number,
-        at=to_datetime(entry.at),
-        actor=entry.actor,
-        action=entry.action,
-        target=entry.target,
-        before=None if entry.before is None else Raw(entry.before.encode()),
-        after=None if entry.after is None else Raw(entry.after.encode()),
-    )
+    states = {"before": entry.before, "after": entry.after}
+    told = {name: None if text is None else Raw(text.encode()) for name, text in states.items()}
+    return alike(AuditView, entry, at=to_datetime(entry.at), **told)
 
 
 def _seconds(length: timedelta | None) -> float | None:

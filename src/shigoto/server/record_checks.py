@@ -11,15 +11,8 @@ from typing import Any, cast
 
 from msgspec import DecodeError, Struct, json
 
+from shigoto import context, options
 from shigoto.codec.text import deeper_than
-from shigoto.context import (
-    LONGEST_LEVEL,
-    LONGEST_LINE,
-    MAX_CHECKPOINT,
-    MAX_PROGRESS_BYTES,
-    MOST_LINES,
-    MOST_LOG_BYTES,
-)
 from shigoto.engine.remote.driver import MOST_IDS, MOST_JOBS
 from shigoto.engine.remote.protocol import VERBS
 from shigoto.filters import MAX_NUMBER, MAX_PAGE
@@ -29,19 +22,6 @@ from shigoto.model.schedule import Change
 from shigoto.model.text import storable
 from shigoto.model.time import LONGEST
 from shigoto.model.worker import Announcement, Death, LogTail, Report, Settlement, SweepOrder
-from shigoto.options import (
-    LAST_INSTANT,
-    MAX_CRASHES,
-    MAX_DEPTH,
-    MAX_KEY,
-    MAX_PAYLOAD,
-    MAX_TAG,
-    MAX_TAGS,
-    MAX_TENANT,
-    check_name,
-    text,
-    whole,
-)
 from shigoto.retry import Retry
 
 MOST_AT_ONCE = MOST_JOBS  # of whatever is listed or asked for
@@ -87,7 +67,7 @@ def _range(verb: str, name: str) -> tuple[int, int]:
         return 0, MOST_COUNTED
     if name in OF_JOBS:  # to delete what is not there is no mistake
         return (-MAX_NUMBER if verb == "delete" else 0), MAX_NUMBER
-    return (-FAR, FAR) if verb == "tick" else (0, LAST_INSTANT)
+    return (-FAR, FAR) if verb == "tick" else (0, options.LAST_INSTANT)
 
 
 def _asked_for(what: str, arg: Any) -> int:
@@ -134,23 +114,23 @@ def checked(spec: JobSpec) -> JobSpec:
     _check_object(spec.payload)
     if spec.template is not None:
         raise OptionInvalid("pattern means something in one process only.")
-    whole("priority", spec.priority, MIN_PRIORITY, MAX_PRIORITY)
-    whole("max_failures", spec.max_failures, 1, MOST_FAILURES)
+    options.whole("priority", spec.priority, MIN_PRIORITY, MAX_PRIORITY)
+    options.whole("max_failures", spec.max_failures, 1, MOST_FAILURES)
     for option, value, high in (
         ("delay", spec.delay, LONGEST),
-        ("run_at", spec.run_at, LAST_INSTANT),
+        ("run_at", spec.run_at, options.LAST_INSTANT),
         ("expires", spec.expires_in, LONGEST),
-        ("expires", spec.expires_at, LAST_INSTANT),
+        ("expires", spec.expires_at, options.LAST_INSTANT),
         ("timeout", spec.timeout, LONGEST),
         ("soft_timeout", spec.soft_timeout, LONGEST),
-        ("max_crashes", spec.max_crashes, MAX_CRASHES),
+        ("max_crashes", spec.max_crashes, options.MAX_CRASHES),
     ):
         if value:
-            whole(option, value, 0, high)
+            options.whole(option, value, 0, high)
     if spec.tenant:
-        text("tenant", spec.tenant, MAX_TENANT)
+        options.text("tenant", spec.tenant, options.MAX_TENANT)
     if spec.key is not None:
-        text("key", spec.key, MAX_KEY)
+        options.text("key", spec.key, options.MAX_KEY)
     elif spec.key_mode != "keep":
         raise OptionInvalid("key_mode needs a key.")
     _check_rest(spec.retry, spec.tags, spec.meta)
@@ -167,36 +147,36 @@ def expect_storable(said: Settlement | Report | Death) -> None:
     if isinstance(said, Settlement):
         _expect_end(said)
         if said.result is not None:
-            _expect_json(said.result, MAX_PAYLOAD, "The result")
+            _expect_json(said.result, options.MAX_PAYLOAD, "The result")
     elif said.checkpoint is not None:
-        _expect_json(said.checkpoint, MAX_CHECKPOINT, "The checkpoint")
+        _expect_json(said.checkpoint, context.MAX_CHECKPOINT, "The checkpoint")
     if said.progress is not None and not 0 <= said.progress <= 1:
         raise OptionInvalid("progress is a fraction from 0 to 1.")
     if said.progress_text is not None:
-        _expect_words("progress_text", said.progress_text, MAX_PROGRESS_BYTES)
+        _expect_words("progress_text", said.progress_text, context.MAX_PROGRESS_BYTES)
     if said.log is not None:
         _expect_lines(said.log)
 
 
 def expect_introduced(said: Announcement) -> None:
     """Raise OptionInvalid if a worker says of itself what no worker of ours would."""
-    text("The name of a worker", said.name, LONGEST_LABEL)
+    options.text("The name of a worker", said.name, LONGEST_LABEL)
     for what, label in (("host", said.host), ("version", said.version)):
         if label:
-            text(what, label, LONGEST_LABEL)
+            options.text(what, label, LONGEST_LABEL)
     for what, names in (("The task", said.tasks), ("The queue", said.queues or ())):
         if len(names) > MOST_TASKS:
             raise OptionInvalid(f"A worker has at most {MOST_TASKS:,} names of one kind.")
         for name in names:
             _check_name(name, what)
-    whole("slots", said.slots, 0, MOST_SLOTS)
-    whole("lease", said.lease, 1, LONGEST_LEASE)
-    whole("pid", said.pid, 0, 2**32)
+    options.whole("slots", said.slots, 0, MOST_SLOTS)
+    options.whole("lease", said.lease, 1, LONGEST_LEASE)
+    options.whole("pid", said.pid, 0, 2**32)
 
 
 def expect_tickable(change: Change) -> Change:
     """The change of a schedule, if it is one that can be. Raises OptionInvalid, PayloadInvalid or PayloadTooLarge."""
-    text("The name of a schedule", change.schedule.name, LONGEST_LABEL)
+    options.text("The name of a schedule", change.schedule.name, LONGEST_LABEL)
     for firing in change.firings:
         if firing.spec is not None:
             checked(firing.spec)
@@ -210,7 +190,7 @@ def _expect_number(what: str, number: int, most: int = MAX_NUMBER) -> None:
 
 def _expect_end(said: Settlement | Death) -> None:
     if said.delay is not None:
-        whole("delay", said.delay, 0, LONGEST)
+        options.whole("delay", said.delay, 0, LONGEST)
     if said.error is not None:
         _expect_words("error", said.error, MOST_WORDS)
     if said.traceback is not None:
@@ -222,11 +202,11 @@ def _expect_lines(log: LogTail) -> None:
     size = 0
     for line in log.lines:
         _expect_number("line", line.line, MOST_COUNTED)
-        whole("at", line.at, 0, LAST_INSTANT)
-        if len(line.level) > LONGEST_LEVEL or len(line.text) > LONGEST_LINE:
+        options.whole("at", line.at, 0, options.LAST_INSTANT)
+        if len(line.level) > context.LONGEST_LEVEL or len(line.text) > context.LONGEST_LINE:
             raise PayloadTooLarge("A line of a log is longer than a line may be.")
         size += len(storable("level", line.level)) + len(storable("a line", line.text).encode())
-    if len(log.lines) > MOST_LINES or size > 2 * MOST_LOG_BYTES:
+    if len(log.lines) > context.MOST_LINES or size > 2 * context.MOST_LOG_BYTES:
         raise PayloadTooLarge("The log of a run is longer than is kept of one.")
 
 
@@ -245,7 +225,7 @@ def _expect_json(written: str, most: int, what: str) -> None:
 
 @lru_cache(maxsize=1_000)
 def _check_name(name: str, what: str) -> None:
-    check_name(name, what)
+    options.check_name(name, what)
 
 
 @lru_cache(maxsize=1_000)
@@ -259,13 +239,13 @@ def _check_rest(retry: str | None, tags: str | None, meta: str | None) -> None:
         names = [] if tags is None else _texts.decode(tags)
     except DecodeError:
         raise OptionInvalid("tags are a JSON list of texts.") from None
-    if len(names) > MAX_TAGS:
-        raise OptionInvalid(f"A job takes at most {MAX_TAGS} tags, and here are {len(names)}.")
+    if len(names) > options.MAX_TAGS:
+        raise OptionInvalid(f"A job takes at most {options.MAX_TAGS} tags, and here are {len(names)}.")
     for name in names:
-        text("a tag", name, MAX_TAG)
+        options.text("a tag", name, options.MAX_TAG)
 
 
-def _check_object(written: str, most: int = MAX_PAYLOAD, what: str = "The arguments") -> None:
+def _check_object(written: str, most: int = options.MAX_PAYLOAD, what: str = "The arguments") -> None:
     raw = _sized(written, most, what)
     try:
         _objects.decode(raw)
@@ -277,6 +257,6 @@ def _sized(written: str, most: int, what: str) -> bytes:
     raw = written.encode()
     if len(raw) > most:
         raise PayloadTooLarge(f"{what}: {len(raw):,} bytes of JSON are over the limit of {most:,}.")
-    if deeper_than(raw, MAX_DEPTH):
-        raise PayloadInvalid(f"{what}: nested deeper than {MAX_DEPTH} levels.")
+    if deeper_than(raw, options.MAX_DEPTH):
+        raise PayloadInvalid(f"{what}: nested deeper than {options.MAX_DEPTH} levels.")
     return raw

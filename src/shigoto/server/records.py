@@ -13,15 +13,7 @@ from msgspec.structs import replace
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.engine.remote.protocol import (
-    MEDIA_TYPE,
-    PROTOCOL,
-    VERBS,
-    ServerHello,
-    asked,
-    decode_args,
-    encode,
-)
+from shigoto.engine.remote import protocol
 from shigoto.model.errors import Forbidden, OptionInvalid, RequestInvalid, RequestNotFound
 from shigoto.model.job import Job, JobFilter, JobSpec
 from shigoto.model.secrets import is_encrypted, masked_payload
@@ -29,21 +21,11 @@ from shigoto.model.version import VERSION
 from shigoto.model.worker import UNTOLD, Announcement, Death, Report, Settlement, Want
 from shigoto.queues import expect_settings, store_within_limits, tick_within_limits
 from shigoto.schedule.definition import masked as masked_definition
+from shigoto.server import permissions
 from shigoto.server.audit import Audited
 from shigoto.server.auth import Caller, the_service
 from shigoto.server.jobs import PAGE, PAGE_BYTES
 from shigoto.server.operations import names_for
-from shigoto.server.permissions import (
-    allows_queue,
-    claimable,
-    expect_no_secret,
-    expect_no_tenant,
-    sees,
-    submittable,
-    unrestricted,
-    within,
-    workers_for,
-)
 from shigoto.server.record_checks import (
     MOST_AT_ONCE,
     checked,
@@ -73,23 +55,23 @@ ENDING = frozenset({"settle", "cancel", "bury", "sweep", "leave"})
 
 async def ask(request: Request) -> Response:
     service, name = the_service(request), request.path_params["verb"]
-    verb = VERBS.get(name)
+    verb = protocol.VERBS.get(name)
     if verb is None:
         raise RequestNotFound("There is no such verb: the other side is of another release.")
     caller = await service.auth.caller(request)
     if not caller.may(*verb.scopes):
         raise Forbidden(f"The token has none of the scopes that this needs: {', '.join(verb.scopes)}.")
     if not verb.restricted:
-        unrestricted(caller)
-    expect_type(request, MEDIA_TYPE)
-    if request.headers.get("Shigoto-Protocol") != str(PROTOCOL) and name != "hello":
-        raise RequestInvalid(f"This server speaks protocol {PROTOCOL}.", "Shigoto-Protocol")
-    args = decode_args(name, await request.body())
+        permissions.unrestricted(caller)
+    expect_type(request, protocol.MEDIA_TYPE)
+    if request.headers.get("Shigoto-Protocol") != str(protocol.PROTOCOL) and name != "hello":
+        raise RequestInvalid(f"This server speaks protocol {protocol.PROTOCOL}.", "Shigoto-Protocol")
+    args = protocol.decode_args(name, await request.body())
     expect_bounded(name, args)
     value = await _answered(service, caller, name, args)
     if name in ENDING:
         service.feed.stirred()
-    return Response(encode(value), media_type=MEDIA_TYPE)
+    return Response(protocol.encode(value), media_type=protocol.MEDIA_TYPE)
 
 
 router.add_route("/engine/{verb}", ask, methods=["POST"], include_in_schema=False)
@@ -98,21 +80,25 @@ router.add_route("/engine/{verb}", ask, methods=["POST"], include_in_schema=Fals
 async def _answered(service: "Service", caller: Caller, name: str, args: tuple[Any, ...]) -> Any:
     engine = service.engine
     if name == "hello":
-        return ServerHello(protocol=PROTOCOL, version=VERSION, engine=engine.capabilities.name)
+        return protocol.ServerHello(
+            protocol=protocol.PROTOCOL, version=VERSION, engine=engine.capabilities.name
+        )
     if name in OF_A_WORKER and not await service.remote_workers.owns(caller, args[0]) and name in GOODBYES:
         return GOODBYES[name]
     args = _confined(caller, name, args)
     if name in ("find", "count"):
-        expect_no_secret(caller, service.app, args[0].task, [path for path, _ in args[0].args])
+        permissions.expect_no_secret(caller, service.app, args[0].task, [path for path, _ in args[0].args])
     if name == "announce":
         args = (await service.remote_workers.owned(caller, args[0]),)
     if name == "enqueue_many":
         stored = store_within_limits(engine, args[0], await service.limits())
-        return await engine.arun(within(caller, engine, args[0], stored))
+        return await engine.arun(permissions.within(caller, engine, args[0], stored))
     if name == "find":
         return [_without_secrets(caller, job) for job in await _found(engine, args[0])]
     asked_of = Audited(engine, caller.actor) if name in BY_OPERATORS else engine
-    op: Op[Any] = tick_within_limits(asked_of, args[0]) if name == "tick" else asked(asked_of, name, args)
+    op: Op[Any] = (
+        tick_within_limits(asked_of, args[0]) if name == "tick" else protocol.asked(asked_of, name, args)
+    )
     value = await (looked(engine, op) if name in LOOKS else engine.arun(op))
     if name == "configure":
         service.limits_changed()
@@ -127,13 +113,16 @@ def _shown(service: "Service", caller: Caller, name: str, value: Any) -> Any:
     """The value, as far as the caller may know of it. Raises Forbidden."""
     match name:
         case "get":
-            return [job if job is not None and sees(caller, job.queue, job.tenant) else None for job in value]
+            return [
+                job if job is not None and permissions.sees(caller, job.queue, job.tenant) else None
+                for job in value
+            ]
         case "stats" | "oldest":
-            expect_no_tenant(caller)
-            return {queue: told for queue, told in value.items() if allows_queue(caller, queue)}
+            permissions.expect_no_tenant(caller)
+            return {queue: told for queue, told in value.items() if permissions.allows_queue(caller, queue)}
         case "workers":
-            expect_no_tenant(caller)
-            return workers_for(caller, names_for(caller, service.app), value)
+            permissions.expect_no_tenant(caller)
+            return permissions.workers_for(caller, names_for(caller, service.app), value)
         case _:
             return value
 
@@ -170,7 +159,7 @@ def _confined(caller: Caller, name: str, args: tuple[Any, ...]) -> tuple[Any, ..
         case "announce":
             announcement: Announcement = args[0]
             expect_introduced(announcement)
-            return (replace(announcement, queues=claimable(caller, announcement.queues)),)
+            return (replace(announcement, queues=permissions.claimable(caller, announcement.queues)),)
         case "configure":
             return (expect_settings(args[0]),)
         case "tick":
@@ -185,7 +174,7 @@ def _storable(said: News) -> News:
 
 
 def _submitted(caller: Caller, spec: JobSpec) -> JobSpec:
-    tenant = submittable(caller, spec.task, spec.queue, spec.tenant or None)
+    tenant = permissions.submittable(caller, spec.task, spec.queue, spec.tenant or None)
     if tenant != spec.tenant and is_encrypted(spec.payload):
         raise OptionInvalid(
             f"The token is for the tenant {tenant!r}, and the arguments are encrypted for nobody in particular: say"
@@ -198,7 +187,7 @@ def _wanted(caller: Caller, want: Want) -> Want:
     """Fewer than it wants is what any worker may get."""
     if want.limit > MOST_AT_ONCE:
         want = replace(want, limit=MOST_AT_ONCE)
-    return replace(want, queues=claimable(caller, want.queues)) if caller.restricted else want
+    return replace(want, queues=permissions.claimable(caller, want.queues)) if caller.restricted else want
 
 
 def _without_secrets(caller: Caller, job: Job) -> Job:

@@ -14,14 +14,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shigoto.model.errors import (
-    RequestMalformed,
-    RequestTooLarge,
-    RequestType,
-    ServerDeadline,
-    ServerStopping,
-    ShigotoError,
-)
+from shigoto.model import errors
 from shigoto.server.problems import STREAM, response_to
 
 if TYPE_CHECKING:
@@ -59,14 +52,16 @@ class RequestLimits:
             self._expect_allowed(scope, exchange.path)
             async with asyncio.timeout(allowed_for(scope, exchange.path, self._deadline)):
                 await self._app(scope, self._counted(exchange), exchange.send)
-        except ShigotoError as error:
+        except errors.ShigotoError as error:
             await exchange.refuse(error)
         except TimeoutError:
-            await exchange.refuse(ServerDeadline("The answer took longer than a request may take."))
+            await exchange.refuse(errors.ServerDeadline("The answer took longer than a request may take."))
         except asyncio.CancelledError:
             if not self._service.is_stopping:
                 raise
-            await exchange.refuse(ServerStopping("The service has stopped before the answer was there."))
+            await exchange.refuse(
+                errors.ServerStopping("The service has stopped before the answer was there.")
+            )
         except Exception:
             # `problems.py` has told the log of it, and the caller, if there was still something to tell.
             if not exchange.begun:
@@ -76,15 +71,17 @@ class RequestLimits:
 
     def _expect_allowed(self, scope: Scope, path: str) -> None:
         if self._service.is_stopping and gives_work(scope["method"], path):
-            raise ServerStopping("The service is about to stop. Ask again in a moment, or ask another one.")
+            raise errors.ServerStopping(
+                "The service is about to stop. Ask again in a moment, or ask another one."
+            )
         headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         if any(
             name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers
         ):
-            raise RequestType("Compressed bodies are not read.")
+            raise errors.RequestType("Compressed bodies are not read.")
         length = dict(headers).get(b"content-length")
         if length is not None and not length.isdigit():
-            raise RequestMalformed("Content-Length is no number.")
+            raise errors.RequestMalformed("Content-Length is no number.")
         if length is not None and int(length[:20]) > most_bytes(path):
             raise too_large(path)
 
@@ -99,7 +96,9 @@ class RequestLimits:
             exchange.size += size
             self._held += size
             if self._held > ALL_TOGETHER:
-                raise ServerDeadline("The service has too much to read just now. Ask again in a moment.")
+                raise errors.ServerDeadline(
+                    "The service has too much to read just now. Ask again in a moment."
+                )
             return message
 
         return receive
@@ -131,7 +130,7 @@ class Exchange:
             message["body"] = b""
         await self._send(message)
 
-    async def refuse(self, error: ShigotoError) -> None:
+    async def refuse(self, error: errors.ShigotoError) -> None:
         """Answer with the error, if nothing was answered yet. Otherwise the server cuts the line: the answer has no
         end."""
         if self.begun:
@@ -146,8 +145,10 @@ def path_in(scope: Scope) -> str:
     return path[len(root) :] if root and path.startswith(root) else path
 
 
-def too_large(path: str) -> RequestTooLarge:
-    return RequestTooLarge(f"The body is larger than the {most_bytes(path) // KIB} KiB that are read here.")
+def too_large(path: str) -> errors.RequestTooLarge:
+    return errors.RequestTooLarge(
+        f"The body is larger than the {most_bytes(path) // KIB} KiB that are read here."
+    )
 
 
 def most_bytes(path: str) -> int:

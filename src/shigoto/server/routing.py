@@ -21,13 +21,7 @@ from msgspec.structs import fields
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.model.errors import (
-    RequestInvalid,
-    RequestMalformed,
-    RequestType,
-    ServerDeadline,
-    StoreUnavailable,
-)
+from shigoto.model import errors
 from shigoto.server.problems import PROBLEM, Problem
 
 T = TypeVar("T")
@@ -56,24 +50,12 @@ Jobs run at least once. Times are RFC 3339 in UTC, durations are seconds. Unknow
 
 There is neither gRPC nor WebSocket: `GET /events` streams server-sent events, and `wait=` holds an answer back.
 """
-# Which answer says what another operation is asked with: by name, so that one who is not there is not linked to.
-LINKS = {
-    "submit_job": {
-        "get_job": {"id": "$response.body#/id"},
-        "list_attempts": {"id": "$response.body#/id"},
-        "cancel_job": {"id": "$response.body#/id"},
-    },
-    "register_worker": {
-        "claim_jobs": {"worker": "$response.body#/worker"},
-        "beat": {"worker": "$response.body#/worker"},
-        "leave": {"worker": "$response.body#/worker"},
-    },
-    "add_schedule": {
-        "get_schedule": {"name": "$response.body#/name"},
-        "run_schedule": {"name": "$response.body#/name"},
-        "remove_schedule": {"name": "$response.body#/name"},
-    },
-    "run_schedule": {"get_job": {"id": "$response.body#/id"}},
+# Which field of an answer other operations are asked with: by name, so that one who is not there is not linked to.
+LINKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "submit_job": ("id", ("get_job", "list_attempts", "cancel_job")),
+    "register_worker": ("worker", ("claim_jobs", "beat", "leave")),
+    "add_schedule": ("name", ("get_schedule", "run_schedule", "remove_schedule")),
+    "run_schedule": ("id", ("get_job",)),
 }
 
 
@@ -93,7 +75,7 @@ def expect_type(request: Request, media_type: str) -> None:
     """Raise RequestType if the body says that it is something else."""
     said = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if said != media_type:
-        raise RequestType(f"The body must be sent as Content-Type: {media_type}.")
+        raise errors.RequestType(f"The body must be sent as Content-Type: {media_type}.")
 
 
 def decoded(raw: bytes, kind: type[T]) -> T:
@@ -103,9 +85,9 @@ def decoded(raw: bytes, kind: type[T]) -> T:
     except ValidationError as error:
         place = _PLACE.search(str(error))
         field = (place[1] if place else "") or "body"
-        raise RequestInvalid(f"{_PLACE.sub('', str(error))}.", field) from None
+        raise errors.RequestInvalid(f"{_PLACE.sub('', str(error))}.", field) from None
     except (DecodeError, ValueError, RecursionError):
-        raise RequestMalformed("The body is no JSON that can be read.") from None
+        raise errors.RequestMalformed("The body is no JSON that can be read.") from None
 
 
 def _is_all_optional(kind: Any) -> bool:
@@ -127,10 +109,10 @@ async def looked(engine: Engine, op: Op[T]) -> T:
     try:
         async with asyncio.timeout(LOOK_WITHIN + 1.0):
             return await engine.arun(structs.replace(op, deadline=LOOK_WITHIN))
-    except (TimeoutError, StoreUnavailable):
+    except (TimeoutError, errors.StoreUnavailable):
         if time() - began_at < LOOK_WITHIN:
             raise
-        raise ServerDeadline(
+        raise errors.ServerDeadline(
             f"It takes longer than {LOOK_WITHIN:g} s to find that out: narrow the filter, or ask for less."
         ) from None
 
@@ -239,12 +221,12 @@ def document(api: FastAPI) -> dict[str, Any]:
             operation["x-scopes"] = list(scopes)
         elif name == "readyz":  # it says why not, in the same words
             operation["responses"]["503"]["content"] = operation["responses"]["200"]["content"]
-    for name, links in LINKS.items():
+    for name, (field, others) in LINKS.items():
         if name in operations:
             route, operation = operations[name]
             operation["responses"][str(route.status_code)]["links"] = {
-                other: {"operationId": other, "parameters": parameters}
-                for other, parameters in links.items()
+                other: {"operationId": other, "parameters": {field: f"$response.body#/{field}"}}
+                for other in others
                 if other in operations
             }
     plain: dict[str, Any] = json.decode(json.encode(written))  # defaults of msgspec's schemas may be tuples

@@ -14,13 +14,14 @@ from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine, Relay
 from shigoto.enqueue import call_by_name
 from shigoto.model.errors import RequestInvalid, UnknownTask, nearest
-from shigoto.model.schedule import ScheduleRecord, Status, TickRecord
+from shigoto.model.schedule import ScheduleRecord, Status
 from shigoto.model.time import Moment
 from shigoto.options import CallOptions, CatchUp, Fold, Gap, Overlap, ScheduleOptions, WhenFailed
 from shigoto.schedule import manage
 from shigoto.schedule.manage import Schedules
 from shigoto.server.audit import Audited
 from shigoto.server.auth import Admin, Caller, Reader, the_service
+from shigoto.server.job_models import alike
 from shigoto.server.permissions import unrestricted
 from shigoto.server.routing import answer, body, nothing, spec
 
@@ -156,7 +157,10 @@ async def list_ticks(
     until = None if before is None else _instant("before", before)
     ticks = await the_service(request).app.schedules.ahistory(name, before=until, limit=limit)
     return answer(
-        TickPage(ticks=[_told(each) for each in ticks], next=ticks[-1].at if len(ticks) == limit else None)
+        TickPage(
+            ticks=[alike(TickView, each) for each in ticks],
+            next=ticks[-1].at if len(ticks) == limit else None,
+        )
     )
 
 
@@ -235,18 +239,14 @@ def _said(new: NewSchedule, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _view(told: ScheduleRecord) -> ScheduleView:
-    same = {name: getattr(told, name) for name in ScheduleView.__struct_fields__}
     within = told.catch_up_within
-    same |= {
-        "payload": None if told.payload is None else Raw(told.payload.encode()),
-        "catch_up_within": None if within is None else within.total_seconds(),
-        "jitter": told.jitter.total_seconds(),
-    }
-    return ScheduleView(**same)
-
-
-def _told(tick: TickRecord) -> TickView:
-    return TickView(**{name: getattr(tick, name) for name in TickView.__struct_fields__})
+    return alike(
+        ScheduleView,
+        told,
+        payload=None if told.payload is None else Raw(told.payload.encode()),
+        catch_up_within=None if within is None else within.total_seconds(),
+        jitter=told.jitter.total_seconds(),
+    )
 
 
 def _instant(field: str, text: str) -> datetime:

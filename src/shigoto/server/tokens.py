@@ -114,15 +114,8 @@ def _entry(
 
 def _said(token: Token) -> str:
     """What a token may do, without what it is recognized by."""
-    return json.encode(
-        {
-            "name": token.name,
-            "scopes": token.scopes,
-            "queues": token.queues,
-            "tenant": token.tenant,
-            "expires_at": token.expires_at,
-        }
-    ).decode()
+    told = {name: getattr(token, name) for name in ("name", "scopes", "queues", "tenant", "expires_at")}
+    return json.encode(told).decode()
 
 
 def _name(name: object) -> str:

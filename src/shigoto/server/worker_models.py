@@ -6,7 +6,7 @@ Requests are JSON, and unknown fields are refused. What a request means is decid
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -42,14 +42,7 @@ Text = Annotated[str, Meta(max_length=4_096)]
 Outcome = Literal["completed", "errored", "failed", "snoozed", "released", "cancelled"]
 
 MOST_TRACE = 16_000  # bytes
-ENDINGS: Mapping[Outcome, Ending] = {
-    "completed": Ending.COMPLETED,
-    "errored": Ending.ERRORED,
-    "failed": Ending.FAILED,
-    "snoozed": Ending.SNOOZED,
-    "released": Ending.RELEASED,
-    "cancelled": Ending.CANCELLED,
-}
+ENDINGS: Mapping[Outcome, Ending] = {outcome: Ending[outcome.upper()] for outcome in get_args(Outcome)}
 
 
 class WorkerRegistration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,60 +15,23 @@ from msgspec.structs import replace
 from shigoto.codec import encode_json
 from shigoto.context import MAX_CHECKPOINT
 from shigoto.encryption import Box, Redaction, opened
-from shigoto.model.errors import (
-    EncryptionKeyMissing,
-    JobNotFound,
-    LeaseLost,
-    RequestInvalid,
-    ResultInvalid,
-    StoreBusy,
-)
+from shigoto.model import errors, secrets
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, JobFilter, Lease, State
-from shigoto.model.secrets import (
-    hider,
-    is_encrypted,
-    scrubbed,
-    secrets_in,
-    unless_encrypted,
-    without_key,
-    without_mark,
-)
 from shigoto.model.text import storable
 from shigoto.model.time import to_datetime
 from shigoto.model.worker import Announcement, LogTail, Orders, Report, Settlement, Verdict, Want
 from shigoto.observe.events import JobFailedEvent
 from shigoto.options import MAX_DEPTH, MAX_PAYLOAD
 from shigoto.retry import Retry
-from shigoto.server import worker_models
+from shigoto.server import worker_models as models
 from shigoto.server.auth import Caller, WorkerCaller, allowed, the_service
-from shigoto.server.job_models import as_json
+from shigoto.server.job_models import alike, as_json
 from shigoto.server.long_poll import leases_for
 from shigoto.server.permissions import allows_queue, claimable
 from shigoto.server.remote_workers import RemoteWorker, fenced
 from shigoto.server.request_limits import LONGEST_WAIT
 from shigoto.server.routing import answer, body, nothing, spec, unless_gone
-from shigoto.server.worker_models import (
-    SHORTEST_LEASE,
-    BeatAnswer,
-    BeatRequest,
-    CheckpointReport,
-    ClaimAnswer,
-    ClaimRequest,
-    DoorbellAnswer,
-    HeldLease,
-    LeaseNotice,
-    LeaveAnswer,
-    ProgressReport,
-    SettleAnswer,
-    SettleBatch,
-    SettleBatchAnswer,
-    SettleItem,
-    SettleRequest,
-    WorkerRegistered,
-    WorkerRegistration,
-    WorkItem,
-)
 
 if TYPE_CHECKING:
     from shigoto.server.service import Service
@@ -76,18 +39,15 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["workers"])
 
 MOST_CANCELS = 1_000
-# Fields of a lease that workers see as they are.
-SAME = frozenset(WorkItem.__struct_fields__) & frozenset(Lease.__struct_fields__) - {
-    "run_at", "claimed_at", "timeout", "tags", "meta", "checkpoint", "payload",
-}  # fmt: skip
 
 
 @router.post(
-    "/workers", **spec(takes=WorkerRegistration, gives=WorkerRegistered, status=201, problems=(410,))
+    "/workers",
+    **spec(takes=models.WorkerRegistration, gives=models.WorkerRegistered, status=201, problems=(410,)),
 )
 async def register_worker(request: Request, caller: WorkerCaller) -> Response:
     """Register a worker. Its lease begins now; it must claim or beat before that ends."""
-    service, said = the_service(request), await body(request, WorkerRegistration)
+    service, said = the_service(request), await body(request, models.WorkerRegistration)
     worker = said.id or uuid7()
     announcement = Announcement(
         id=worker,
@@ -102,15 +62,17 @@ async def register_worker(request: Request, caller: WorkerCaller) -> Response:
         isolates=said.isolates,
     )
     await service.remote_workers.register(caller, announcement, new=said.id is None)
-    registered = WorkerRegistered(worker=worker, lease=said.lease, beat_every=round(said.lease / 3, 3))
+    registered = models.WorkerRegistered(worker=worker, lease=said.lease, beat_every=round(said.lease / 3, 3))
     return answer(registered, 201)
 
 
-@router.post("/workers/{worker}/claim", **spec(takes=ClaimRequest, gives=ClaimAnswer, problems=(410,)))
+@router.post(
+    "/workers/{worker}/claim", **spec(takes=models.ClaimRequest, gives=models.ClaimAnswer, problems=(410,))
+)
 async def claim_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
     """Take jobs, and wait for some if there are none. It is a sign of life, too: who only waits need not beat, if it
     says what it has `held` since."""
-    service, said = the_service(request), await body(request, ClaimRequest)
+    service, said = the_service(request), await body(request, models.ClaimRequest)
     await service.remote_workers.expect(caller, worker)
     await _beaten(service, worker, said.held)
     queues = None if said.queues is None else claimable(caller, said.queues)
@@ -121,33 +83,40 @@ async def claim_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Re
         limit=said.limit,
         alone=await service.remote_workers.alone(remote),
     )
-    longest = (remote.lease or SHORTEST_LEASE) / 3
+    longest = (remote.lease or models.SHORTEST_LEASE) / 3
     leases = await leases_for(request, service, worker, want, min(said.wait, longest))
-    return answer(ClaimAnswer([_item(lease) for lease in leases]))
+    return answer(models.ClaimAnswer([_item(lease) for lease in leases]))
 
 
-@router.post("/workers/{worker}/beat", **spec(takes=BeatRequest, gives=BeatAnswer, problems=(410,)))
+@router.post(
+    "/workers/{worker}/beat", **spec(takes=models.BeatRequest, gives=models.BeatAnswer, problems=(410,))
+)
 async def beat(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
     """Show a sign of life, and hear which jobs to stop."""
-    service, said = the_service(request), await body(request, BeatRequest)
+    service, said = the_service(request), await body(request, models.BeatRequest)
     await service.remote_workers.expect(caller, worker)
     orders = await _beaten(service, worker, said.held)
     ids = await _ids(service, worker, said.held or (), wanted=bool(orders.cancels))
     return answer(
-        BeatAnswer(
-            cancels=[LeaseNotice(id=ids.get(number), number=number, token=t) for number, t in orders.cancels],
-            lost=[LeaseNotice(id=ids.get(number), number=number, token=t) for number, t in orders.lost],
+        models.BeatAnswer(
+            cancels=[
+                models.LeaseNotice(id=ids.get(number), number=number, token=t) for number, t in orders.cancels
+            ],
+            lost=[
+                models.LeaseNotice(id=ids.get(number), number=number, token=t) for number, t in orders.lost
+            ],
             released=orders.released,
         )
     )
 
 
 @router.post(
-    "/workers/{worker}/jobs/{id}/progress", **spec(takes=ProgressReport, status=204, problems=(404, 409, 410))
+    "/workers/{worker}/jobs/{id}/progress",
+    **spec(takes=models.ProgressReport, status=204, problems=(404, 409, 410)),
 )
 async def report_progress(request: Request, worker: UUID, id: UUID, caller: WorkerCaller) -> Response:
     """Say how far a job is, and write lines of its log; number them, or say it once, and one after the other."""
-    service, said = the_service(request), await body(request, ProgressReport)
+    service, said = the_service(request), await body(request, models.ProgressReport)
     job = await _job(service, caller, worker, id)
     redaction = _redaction_of(service, job)
     said = replace(said, log=tuple(replace(line, text=redaction.line(line.text)) for line in said.log))
@@ -163,38 +132,41 @@ async def report_progress(request: Request, worker: UUID, id: UUID, caller: Work
 
 @router.post(
     "/workers/{worker}/jobs/{id}/checkpoint",
-    **spec(takes=CheckpointReport, status=204, problems=(404, 409, 410)),
+    **spec(takes=models.CheckpointReport, status=204, problems=(404, 409, 410)),
 )
 async def store_checkpoint(request: Request, worker: UUID, id: UUID, caller: WorkerCaller) -> Response:
     """Store where the next run can go on."""
-    service, said = the_service(request), await body(request, CheckpointReport)
+    service, said = the_service(request), await body(request, models.CheckpointReport)
     job = await _job(service, caller, worker, id)
     text = encode_json(said.checkpoint, what="The checkpoint", max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
-    if not is_encrypted(text):  # a worker that has the key may have done it
+    if not secrets.is_encrypted(text):  # a worker that has the key may have done it
         text = _redaction_of(service, job).checkpoint(text, MAX_CHECKPOINT)
     return await _reported(service, worker, Report(number=job.number, token=said.token, checkpoint=text), id)
 
 
 @router.post(
     "/workers/{worker}/jobs/{id}/settle",
-    **spec(takes=SettleRequest, gives=SettleAnswer, problems=(404, 409, 410)),
+    **spec(takes=models.SettleRequest, gives=models.SettleAnswer, problems=(404, 409, 410)),
 )
 async def settle_job(request: Request, worker: UUID, id: UUID, caller: WorkerCaller) -> Response:
     """Say how a run ended. To say it again does no harm."""
-    service, said = the_service(request), await body(request, SettleRequest)
+    service, said = the_service(request), await body(request, models.SettleRequest)
     job = await _job(service, caller, worker, id)
     [settled] = await _settled(service, worker, [(job, said)])
     if settled.verdict is Verdict.LOST:
         raise _lost(id)
     if settled.verdict is Verdict.BUSY:
-        raise StoreBusy(f"The job {id} is locked by somebody else.")
+        raise errors.StoreBusy(f"The job {id} is locked by somebody else.")
     return answer(settled)
 
 
-@router.post("/workers/{worker}/settle", **spec(takes=SettleBatch, gives=SettleBatchAnswer, problems=(410,)))
+@router.post(
+    "/workers/{worker}/settle",
+    **spec(takes=models.SettleBatch, gives=models.SettleBatchAnswer, problems=(410,)),
+)
 async def settle_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
     """Say how several runs ended."""
-    service, said = the_service(request), await body(request, SettleBatch)
+    service, said = the_service(request), await body(request, models.SettleBatch)
     await service.remote_workers.expect(caller, worker)
     jobs = await service.engine.arun(service.engine.get([item.id for item in said.settlements]))
     known = [
@@ -204,20 +176,20 @@ async def settle_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> R
     ]
     verdicts = iter(await _settled(service, worker, known))
     asked = {id(item) for _, item in known}
-    return answer(SettleBatchAnswer([_named(item, verdicts, asked) for item in said.settlements]))
+    return answer(models.SettleBatchAnswer([_named(item, verdicts, asked) for item in said.settlements]))
 
 
-@router.delete("/workers/{worker}", **spec(gives=LeaveAnswer, problems=(410,)))
+@router.delete("/workers/{worker}", **spec(gives=models.LeaveAnswer, problems=(410,)))
 async def leave(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
     """Forget a worker; what it still holds others can have at once."""
     service = the_service(request)
     await service.remote_workers.expect(caller, worker)
     released = await service.engine.arun(service.engine.leave(worker))
     service.remote_workers.drop(worker)
-    return answer(LeaveAnswer(released))
+    return answer(models.LeaveAnswer(released))
 
 
-@router.get("/doorbell", **spec(gives=DoorbellAnswer))
+@router.get("/doorbell", **spec(gives=models.DoorbellAnswer))
 async def doorbell(
     request: Request,
     caller: WorkerCaller,
@@ -230,10 +202,10 @@ async def doorbell(
         until = asyncio.get_running_loop().time() + wait
         await unless_gone(request, waiters.rings(seen, until))
         await allowed(request, "work")
-    return answer(DoorbellAnswer(waiters.rung))
+    return answer(models.DoorbellAnswer(waiters.rung))
 
 
-async def _registered(service: "Service", worker: UUID, said: ClaimRequest) -> RemoteWorker:
+async def _registered(service: "Service", worker: UUID, said: models.ClaimRequest) -> RemoteWorker:
     """What the worker has registered. Raises RequestInvalid if it asks for anything else: then nobody could tell who
     takes which jobs, and whether there is somebody for each."""
     remote = await service.remote_workers.remote(worker)
@@ -242,13 +214,13 @@ async def _registered(service: "Service", worker: UUID, said: ClaimRequest) -> R
         remote = await service.remote_workers.remote(worker)
     unregistered = _unregistered(said, remote)
     if unregistered is not None:
-        raise RequestInvalid(
+        raise errors.RequestInvalid(
             f"The worker has not registered all of these {unregistered}: register anew.", unregistered
         )
     return remote
 
 
-def _unregistered(said: ClaimRequest, remote: RemoteWorker) -> str | None:
+def _unregistered(said: models.ClaimRequest, remote: RemoteWorker) -> str | None:
     """What of a claim goes beyond what was registered: its tasks, or its queues."""
     if not set(remote.tasks).issuperset(said.tasks or ()):
         return "tasks"
@@ -257,7 +229,7 @@ def _unregistered(said: ClaimRequest, remote: RemoteWorker) -> str | None:
     return None
 
 
-async def _beaten(service: "Service", worker: UUID, held: Sequence[HeldLease] | None) -> Orders:
+async def _beaten(service: "Service", worker: UUID, held: Sequence[models.HeldLease] | None) -> Orders:
     """Tell the store that the worker lives, and what it holds, if it says so. Raises WorkerFenced."""
     marks = None if held is None else [(lease.number, lease.token) for lease in held]
     orders = await service.engine.arun(service.engine.beat(worker, marks))
@@ -268,7 +240,7 @@ async def _beaten(service: "Service", worker: UUID, held: Sequence[HeldLease] | 
 
 
 async def _ids(
-    service: "Service", worker: UUID, held: Sequence[HeldLease], *, wanted: bool
+    service: "Service", worker: UUID, held: Sequence[models.HeldLease], *, wanted: bool
 ) -> dict[int, UUID]:
     """The ids of jobs by their numbers: as the worker has said them, or else as the store knows them."""
     said = {lease.number: lease.id for lease in held if lease.id is not None}
@@ -284,13 +256,15 @@ async def _job(service: "Service", caller: Caller, worker: UUID, id: UUID) -> Jo
     await service.remote_workers.expect(caller, worker)
     [job] = await service.engine.arun(service.engine.get([id]))
     if job is None or not allows_queue(caller, job.queue):
-        raise JobNotFound(f"There is no job {id}: it never was in this store, or its retention has passed.")
+        raise errors.JobNotFound(
+            f"There is no job {id}: it never was in this store, or its retention has passed."
+        )
     return job
 
 
-async def _tail(service: "Service", id: UUID, said: ProgressReport) -> LogTail:
+async def _tail(service: "Service", id: UUID, said: models.ProgressReport) -> LogTail:
     written = await service.engine.arun(service.engine.logs(id))
-    return worker_models.log_tail_of(written, said.token, said.log, service.app.now(), first=said.line)
+    return models.log_tail_of(written, said.token, said.log, service.app.now(), first=said.line)
 
 
 async def _reported(service: "Service", worker: UUID, news: Report, id: UUID) -> Response:
@@ -301,8 +275,8 @@ async def _reported(service: "Service", worker: UUID, news: Report, id: UUID) ->
 
 
 async def _settled(
-    service: "Service", worker: UUID, ended: Sequence[tuple[Job, SettleRequest]]
-) -> list[SettleAnswer]:
+    service: "Service", worker: UUID, ended: Sequence[tuple[Job, models.SettleRequest]]
+) -> list[models.SettleAnswer]:
     """End runs, and tell what the jobs are then."""
     engine = service.engine
     settlements = [_settlement(service, job, said) for job, said in ended]
@@ -313,7 +287,7 @@ async def _settled(
         if verdict is Verdict.ACCEPTED and job is not None and job.state is State.FAILED:
             _tell_failed(service, worker, job, settlement)
     return [
-        SettleAnswer(verdict=verdict, state=None if job is None else job.state)
+        models.SettleAnswer(verdict=verdict, state=None if job is None else job.state)
         for verdict, job in zip(verdicts, jobs, strict=True)
     ]
 
@@ -325,33 +299,38 @@ def _tell_failed(service: "Service", worker: UUID, job: Job, settlement: Settlem
         seconds = (job.finished_at - job.started_at).total_seconds()
     kind = job.failure_kind or settlement.failure_kind
     named = (job.id, job.number, job.task, job.queue, job.tenant, job.attempt)
-    error = str(kind) if job.error is None else without_key(job.error)
+    error = str(kind) if job.error is None else secrets.without_key(job.error)
     service.app.bus.publish(
-        JobFailedEvent(str(worker), *named, seconds, kind, error, unless_encrypted(settlement.traceback))
+        JobFailedEvent(
+            str(worker), *named, seconds, kind, error, secrets.unless_encrypted(settlement.traceback)
+        )
     )
 
 
-def _named(item: SettleItem, verdicts: Iterator[SettleAnswer], known: set[int]) -> SettleAnswer:
+def _named(
+    item: models.SettleItem, verdicts: Iterator[models.SettleAnswer], known: set[int]
+) -> models.SettleAnswer:
     if id(item) not in known:
-        return SettleAnswer(id=item.id, verdict=Verdict.LOST, state=None)
+        return models.SettleAnswer(id=item.id, verdict=Verdict.LOST, state=None)
     settled = next(verdicts)
-    return SettleAnswer(id=item.id, verdict=settled.verdict, state=settled.state)
+    return models.SettleAnswer(id=item.id, verdict=settled.verdict, state=settled.state)
 
 
-def _lost(id: UUID) -> LeaseLost:
-    return LeaseLost(
+def _lost(id: UUID) -> errors.LeaseLost:
+    return errors.LeaseLost(
         f"The job {id} is no longer this worker's, or not under this token. Nothing was written."
     )
 
 
-def _item(lease: Lease) -> WorkItem:
-    return WorkItem(
-        **{name: getattr(lease, name) for name in SAME},
+def _item(lease: Lease) -> models.WorkItem:
+    return alike(
+        models.WorkItem,
+        lease,
         run_at=to_datetime(lease.run_at),
         claimed_at=to_datetime(lease.claimed_at),
         timeout=None if not lease.timeout else lease.timeout / 1000,
         tags=_json(lease.tags) or [],
-        meta=_json(without_mark(lease.meta)),
+        meta=_json(secrets.without_mark(lease.meta)),
         checkpoint=as_json(lease.checkpoint),
         payload=_json(lease.payload),
     )
@@ -362,34 +341,34 @@ def _json(text: str | None) -> Any:
     return None if text is None else Raw(text.encode())
 
 
-def _settlement(service: "Service", job: Job, said: SettleRequest) -> Settlement:
+def _settlement(service: "Service", job: Job, said: models.SettleRequest) -> Settlement:
     """The end of a run without the secrets of its job, or what looks like one; encrypted if the job is, and if the keys
     are here."""
     redaction = _redaction_of(service, job)
     told = replace(
         said,
-        error=None if said.error is None else scrubbed(redaction.hidden(said.error)),
-        traceback=None if said.traceback is None else scrubbed(redaction.hidden(said.traceback)),
+        error=None if said.error is None else secrets.scrubbed(redaction.hidden(said.error)),
+        traceback=None if said.traceback is None else secrets.scrubbed(redaction.hidden(said.traceback)),
     )
     task = service.app.resolve(job.task)
     retry = Retry() if task is None else task.options.retry
-    settlement = worker_models.settlement_of(job, told, retry, service.random)
+    settlement = models.settlement_of(job, told, retry, service.random)
     try:
         return redaction.settlement(settlement, MAX_PAYLOAD, typed=False)
-    except ResultInvalid as refused:
+    except errors.ResultInvalid as refused:
         # As of one that is too long as it is; the others of its batch have nothing to do with it.
-        failed = worker_models.refused(settlement, refused)
+        failed = models.refused(settlement, refused)
         return redaction.settlement(failed, MAX_PAYLOAD, typed=False)
 
 
 def _redaction_of(service: "Service", job: Job) -> Redaction:
     """What keeps the secrets of a job out of what its worker says, and encrypts that if the job is, as far as the keys
     are here."""
-    keys, secrets = service.app.encryption, secrets_in(job.meta)
-    box = Box(keys, job) if keys is not None and is_encrypted(job.payload) else None
-    if not secrets:
+    keys, names = service.app.encryption, secrets.secrets_in(job.meta)
+    box = Box(keys, job) if keys is not None and secrets.is_encrypted(job.payload) else None
+    if not names:
         return Redaction(box, None)
     try:
-        return Redaction(box, hider(opened(keys, job.payload, job, "payload"), secrets))
-    except EncryptionKeyMissing:
+        return Redaction(box, secrets.hider(opened(keys, job.payload, job, "payload"), names))
+    except errors.EncryptionKeyMissing:
         return Redaction(box, None)

@@ -13,8 +13,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pytest
 
 from shigoto import Shigoto, Tick
-from shigoto.cli.completion import store_then_schedules
-from shigoto.cli.schedules import schedules as group
 from shigoto.engine.open import open_engine
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.time import to_millis
@@ -536,17 +534,6 @@ def test_a_preview_for_programs_has_the_changes_of_the_clocks(shigoto: Command) 
     assert told["ticks"] == ["2026-03-28T02:30:00+01:00", "2026-03-29T03:00:00+02:00"]
     [change] = told["clock_changes"]
     assert (change["at"], change["by"], change["times"]) == ("2026-03-29T03:00:00+02:00", 3600.0, ["02:30"])
-
-
-def test_names_are_completed(shigoto: Command) -> None:
-    import click
-
-    added(shigoto, "nightly", "--cron", "@daily")
-    ctx = click.Context(group.commands["pause"], info_name="pause")
-    ctx.params = {"words": ("jobs.db",)}
-
-    assert [item.value for item in store_then_schedules(ctx, "ni")] == ["nightly"]
-    assert store_then_schedules(ctx, "x") == []
 
 
 def test_the_tick_of_an_interval_is_told_in_the_zone_that_was_named() -> None:

@@ -234,14 +234,14 @@ def test_states_kinds_and_qualifiers_are_suggested(folder: Path) -> None:
     assert asked("shigoto list tag:") == []
 
 
-def test_queues_and_workers_of_the_store_are_suggested(folder: Path) -> None:
+def test_queues_of_the_store_are_suggested(folder: Path) -> None:
     store = Store()
     store.enqueue(queue="mail")
     store.enqueue(queue="reports")
     store.engine.close()
 
     assert asked("shigoto list jobs.db queue:") == ["plain,queue:mail", "plain,queue:reports"]
-    assert asked("shigoto list jobs.db worker:") == ["plain,worker:anvil"]
+    assert asked("shigoto list jobs.db worker:") == []
     assert asked("shigoto --url jobs.db pause r")[0] == "plain,reports"
     assert asked("shigoto --url jobs.db worker --queues mail,r") == ["plain,mail,reports"]
     assert asked("shigoto --url jobs.db list --queue m") == ["plain,mail"]

@@ -27,13 +27,9 @@ NEEDS_A_TERMINAL = (
 @click.command()
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @click.option(
-    "--interval",
-    type=click.FloatRange(0.1, 60),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
+    "--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, metavar="SECONDS",
     help="How often to look at the store.",
-)
+)  # fmt: skip
 @takes_target
 def top(ctx: click.Context, store: str | None, interval: float) -> None:
     """Watch a store live: queues, speed, running jobs with their progress, failures.

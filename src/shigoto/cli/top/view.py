@@ -17,6 +17,7 @@ from shigoto.cli import show
 from shigoto.cli.output import (
     PREVIEW,
     Column,
+    Columns,
     Paint,
     bar,
     cells,
@@ -25,6 +26,7 @@ from shigoto.cli.output import (
     one_line,
     span,
     table,
+    table_parts,
     total,
     wrapped,
 )
@@ -137,87 +139,60 @@ class Panels:
     def _table(self, panel: Panel) -> tuple[list[Column], list[list[str]]]:
         match panel:
             case Panel.QUEUES:
-                return self._queue_columns(), [
-                    self._queue(name, counts) for name, counts in self._snapshot.queues.items()
-                ]
+                return table_parts(list(self._snapshot.queues.items()), self._queue_columns())
             case Panel.RUNNING:
-                return self._running_columns(), [self._running(job) for job in self._snapshot.running]
+                return table_parts(self._snapshot.running, self._running_columns())
             case Panel.FAILURES:
-                return self._failure_columns(), [self._failure(job) for job in self._snapshot.failed]
+                return table_parts(self._snapshot.failed, self._failure_columns())
 
-    def _queue_columns(self) -> list[Column]:
+    def _queue_columns(self) -> Columns[tuple[str, Counts]]:
+        paused, failing = self._hue("yellow", "paused"), self._hue("red", "", but="0")
         return [
-            Column("queue", least=8),
-            Column("state", paint=self._hue("yellow", "paused"), spare=1),
-            Column("ready", right=True),
-            Column("scheduled", right=True, spare=6),
-            Column("processing", right=True, spare=3),
-            Column("completed", right=True, spare=5),
-            Column("failed", right=True, spare=2, paint=self._hue("red", "", but="0")),
-            Column("cancelled", right=True, spare=7),
-            Column("jobs/s", right=True, spare=4),
+            (Column("queue", least=8), lambda each: one_line(each[0])),
+            (Column("state", paint=paused, spare=1), lambda each: self._state(each[0])),
+            (Column("ready", right=True), lambda each: str(each[1].pending - each[1].scheduled)),
+            (Column("scheduled", right=True, spare=6), lambda each: str(each[1].scheduled)),
+            (Column("processing", right=True, spare=3), lambda each: str(each[1].processing)),
+            (Column("completed", right=True, spare=5), lambda each: str(each[1].completed)),
+            (Column("failed", right=True, spare=2, paint=failing), lambda each: str(each[1].failed)),
+            (Column("cancelled", right=True, spare=7), lambda each: str(each[1].cancelled)),
+            (Column("jobs/s", right=True, spare=4), lambda each: self._speed(each[0])),
         ]
 
-    def _queue(self, name: str, counts: Counts) -> list[str]:
-        speed = self._pace.per_second(name)
+    def _state(self, queue: str) -> str:
+        return "paused" if queue in self._snapshot.paused else "open"
+
+    def _speed(self, queue: str) -> str:
+        speed = self._pace.per_second(queue)
+        return f"{speed:.1f}" if speed else "-"
+
+    def _running_columns(self) -> Columns[Job]:
         return [
-            one_line(name),
-            "paused" if name in self._snapshot.paused else "open",
-            str(counts.pending - counts.scheduled),
-            str(counts.scheduled),
-            str(counts.processing),
-            str(counts.completed),
-            str(counts.failed),
-            str(counts.cancelled),
-            f"{speed:.1f}" if speed else "-",
+            (Column("job", right=True), lambda job: f"#{job.number}"),
+            (Column("task", least=8), lambda job: one_line(job.task)),
+            (Column("queue", least=6, spare=5), lambda job: one_line(job.queue)),
+            (Column("for", right=True, spare=3), lambda job: span(self._now - (job.started_at or self._now))),
+            (Column("attempt", spare=1, paint=self._hue("magenta", "after")), history),
+            (Column("worker", least=6, spare=4), self._worker),
+            (Column("progress", spare=2, paint=self._hue("cyan", "")), progress),
+            (
+                Column("", least=8, spare=6),
+                lambda job: one_line(without_key(job.progress_text or "")[:PREVIEW]),
+            ),
         ]
 
-    def _running_columns(self) -> list[Column]:
-        return [
-            Column("job", right=True),
-            Column("task", least=8),
-            Column("queue", least=6, spare=5),
-            Column("for", right=True, spare=3),
-            Column("attempt", spare=1, paint=self._hue("magenta", "after")),
-            Column("worker", least=6, spare=4),
-            Column("progress", spare=2, paint=self._hue("cyan", "")),
-            Column("", least=8, spare=6),
-        ]
+    def _worker(self, job: Job) -> str:
+        return one_line(self._worker_names.get(job.worker, "gone") if job.worker else "gone")
 
-    def _running(self, job: Job) -> list[str]:
-        share = "" if job.progress is None else f"{bar(job.progress, BAR)} {job.progress:4.0%}"
+    def _failure_columns(self) -> Columns[Job]:
         return [
-            f"#{job.number}",
-            one_line(job.task),
-            one_line(job.queue),
-            span(self._now - (job.started_at or self._now)),
-            history(job),
-            one_line(self._worker_names.get(job.worker, "gone") if job.worker else "gone"),
-            share,
-            one_line(without_key(job.progress_text or "")[:PREVIEW]),
-        ]
-
-    def _failure_columns(self) -> list[Column]:
-        return [
-            Column("job", right=True),
-            Column("task", least=8),
-            Column("queue", least=6, spare=4),
-            Column("when", spare=2),
-            Column("kind", spare=1, paint=self._hue("red", "")),
-            Column("attempts", right=True, spare=3),
-            Column("error", least=10),
-        ]
-
-    def _failure(self, job: Job) -> list[str]:
-        first, *_ = without_key(job.error or "").lstrip()[:PREVIEW].split("\n")
-        return [
-            f"#{job.number}",
-            one_line(job.task),
-            one_line(job.queue),
-            moment(job.finished_at or job.created_at, self._now),
-            str(job.failure_kind or ""),
-            str(job.attempt),
-            one_line(first),
+            (Column("job", right=True), lambda job: f"#{job.number}"),
+            (Column("task", least=8), lambda job: one_line(job.task)),
+            (Column("queue", least=6, spare=4), lambda job: one_line(job.queue)),
+            (Column("when", spare=2), lambda job: moment(job.finished_at or job.created_at, self._now)),
+            (Column("kind", spare=1, paint=self._hue("red", "")), lambda job: str(job.failure_kind or "")),
+            (Column("attempts", right=True, spare=3), lambda job: str(job.attempt)),
+            (Column("error", least=10), first_line),
         ]
 
     def _hue(self, colour: str, word: str, but: str | None = None) -> Paint | None:
@@ -225,6 +200,15 @@ class Panels:
         if not self._colour:
             return None
         return lambda text: click.style(text, fg=colour) if word in text and text != but else text
+
+
+def progress(job: Job) -> str:
+    return "" if job.progress is None else f"{bar(job.progress, BAR)} {job.progress:4.0%}"
+
+
+def first_line(job: Job) -> str:
+    """The beginning of its error."""
+    return one_line(without_key(job.error or "").lstrip()[:PREVIEW].split("\n")[0])
 
 
 def history(job: Job) -> str:
