@@ -312,11 +312,15 @@ def attempts(id: UUID) -> Steps[list[Attempt]]:
     rows = (yield sql("attempts", id.bytes)).fetchall()
     return [
         Attempt(
-            token=token, outcome=outcome, error=error, traceback=traceback, started_at=to_datetime(started_at),
+            token=token,
+            outcome=outcome,
+            error=error,
+            traceback=traceback,
+            started_at=to_datetime(started_at),
             finished_at=to_datetime(finished_at),
         )
         for token, outcome, error, traceback, started_at, finished_at in rows
-    ]  # fmt: skip
+    ]
 
 
 def logs(id: UUID) -> Steps[list[LoggedLine]]:
@@ -366,11 +370,15 @@ def settings() -> Steps[list[QueueSettings]]:
         _expect_numbers("queue", name, *(value for value in values if value is not None))
     return [
         QueueSettings(
-            name=name, paused=bool(paused), keep_completed_for=completed, keep_failed_for=failed,
-            keep_cancelled_for=cancelled, max_pending=max_pending,
+            name=name,
+            paused=bool(paused),
+            keep_completed_for=completed,
+            keep_failed_for=failed,
+            keep_cancelled_for=cancelled,
+            max_pending=max_pending,
         )
         for name, paused, completed, failed, cancelled, max_pending in rows
-    ]  # fmt: skip
+    ]
 
 
 def workers() -> Steps[list[WorkerRecord]]:

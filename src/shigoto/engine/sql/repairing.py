@@ -198,9 +198,14 @@ def _rescue(submit: Submit, now: Millis, batch: int, with_one_job: frozenset[byt
     for row in rows.values():
         worker, name, isolates = orphans[row.number]
         ended = orphaned(
-            row.number, row.token, row.queue, row.held.counters, worker=name, isolates=bool(isolates),
+            row.number,
+            row.token,
+            row.queue,
+            row.held.counters,
+            worker=name,
+            isolates=bool(isolates),
             only=worker in with_one_job,
-        )  # fmt: skip
+        )
         # The token counts as settled only when its worker settled it: a late answer must hear that it was lost.
         ends.append((row, ended, row.settled_token))
     moves = yield from move(submit, now, ends)

@@ -235,14 +235,30 @@ def _running(text: str | bytes, notices: int | None) -> dict[tuple[int, int], Ru
         number, token, claimed_at = row[:3]
         max_failures, max_crashes, cancel_requested_at, superseded = row[9:13]
         lane, priority, run_at, expires_at, settled_token, queue, task, id, lane_alone, alone = row[13:]
-        cancelled = cancel_requested_at is not None
-        held = Held(counters_of(row[3:9]), max_failures, max_crashes, cancelled, bool(superseded))
         running[number, token] = Running(
-            number=number, token=token, claimed_at=claimed_at, held=held, cancel_requested_at=cancel_requested_at,
-            lane=lane, lane_alone=bool(lane_alone), alone=bool(alone), priority=priority, run_at=run_at,
-            expires_at=expires_at, settled_token=settled_token, queue=queue, task=task, id=UUID(id),
+            number=number,
+            token=token,
+            claimed_at=claimed_at,
+            held=Held(
+                counters_of(row[3:9]),
+                max_failures,
+                max_crashes,
+                cancel_requested_at is not None,
+                bool(superseded),
+            ),
+            cancel_requested_at=cancel_requested_at,
+            lane=lane,
+            lane_alone=bool(lane_alone),
+            alone=bool(alone),
+            priority=priority,
+            run_at=run_at,
+            expires_at=expires_at,
+            settled_token=settled_token,
+            queue=queue,
+            task=task,
+            id=UUID(id),
             noticed=bool(notices),
-        )  # fmt: skip
+        )
     return running
 
 
