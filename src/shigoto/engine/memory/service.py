@@ -160,7 +160,12 @@ def _happenings(row: Row) -> Iterator[Happening]:
 def _happening(row: Row, place: FeedPosition, outcome: str) -> Happening:
     final = bool(place.step % 2)
     return Happening(
-        place=place, final=final, outcome=str(outcome), id=row.spec.id, task=row.spec.task, queue=row.spec.queue,
+        place=place,
+        final=final,
+        outcome=str(outcome),
+        id=row.spec.id,
+        task=row.spec.task,
+        queue=row.spec.queue,
         tenant=row.spec.tenant,
         failure_kind=str(row.failure_kind) if final and row.failure_kind is not None else None,
-    )  # fmt: skip
+    )

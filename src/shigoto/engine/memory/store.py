@@ -178,42 +178,92 @@ def held(row: Row) -> Held:
 def lease(row: Row, claimed_at: Millis) -> Lease:
     spec = row.spec
     return Lease(
-        number=row.number, token=row.token, id=spec.id, task=spec.task, queue=spec.queue, payload=spec.payload,
-        attempt=attempt(row.token, row.counters), failures=row.counters.failures, snoozes=row.counters.snoozes,
-        max_failures=spec.max_failures, priority=spec.priority, run_at=row.run_at, claimed_at=claimed_at,
-        solo=row.counters.solo, tenant=spec.tenant, key=spec.key, retry=spec.retry, timeout=spec.timeout,
-        soft_timeout=spec.soft_timeout, tags=spec.tags, meta=spec.meta, checkpoint=row.checkpoint, alone=row.alone,
-    )  # fmt: skip
+        number=row.number,
+        token=row.token,
+        id=spec.id,
+        task=spec.task,
+        queue=spec.queue,
+        payload=spec.payload,
+        attempt=attempt(row.token, row.counters),
+        failures=row.counters.failures,
+        snoozes=row.counters.snoozes,
+        max_failures=spec.max_failures,
+        priority=spec.priority,
+        run_at=row.run_at,
+        claimed_at=claimed_at,
+        solo=row.counters.solo,
+        tenant=spec.tenant,
+        key=spec.key,
+        retry=spec.retry,
+        timeout=spec.timeout,
+        soft_timeout=spec.soft_timeout,
+        tags=spec.tags,
+        meta=spec.meta,
+        checkpoint=row.checkpoint,
+        alone=row.alone,
+    )
 
 
 def snapshot(row: Row) -> Job:
     spec, counters = row.spec, row.counters
     return Job(
-        id=spec.id, number=row.number, task=spec.task, queue=spec.queue, tenant=spec.tenant, state=row.state,
-        payload=spec.payload, priority=spec.priority, run_at=to_datetime(row.run_at),
+        id=spec.id,
+        number=row.number,
+        task=spec.task,
+        queue=spec.queue,
+        tenant=spec.tenant,
+        state=row.state,
+        payload=spec.payload,
+        priority=spec.priority,
+        run_at=to_datetime(row.run_at),
         created_at=to_datetime(row.created_at),
         started_at=None if row.started_at is None else to_datetime(row.started_at),
         finished_at=None if row.finished_at is None else to_datetime(row.finished_at),
         expires_at=None if row.expires_at is None else to_datetime(row.expires_at),
         cancel_requested_at=None if row.cancel_requested_at is None else to_datetime(row.cancel_requested_at),
-        attempt=attempt(row.token, counters), failures=counters.failures, crashes=counters.crashes,
-        releases=counters.releases, snoozes=counters.snoozes, max_failures=spec.max_failures,
-        max_crashes=spec.max_crashes, suspect=counters.solo, alone=spec.alone, retry=spec.retry, timeout=spec.timeout,
-        soft_timeout=spec.soft_timeout, key=spec.key, tags=row.tags(), meta=spec.meta, progress=row.progress,
-        progress_text=row.progress_text, result=row.result, error=row.error(), failure_kind=row.failure_kind,
+        attempt=attempt(row.token, counters),
+        failures=counters.failures,
+        crashes=counters.crashes,
+        releases=counters.releases,
+        snoozes=counters.snoozes,
+        max_failures=spec.max_failures,
+        max_crashes=spec.max_crashes,
+        suspect=counters.solo,
+        alone=spec.alone,
+        retry=spec.retry,
+        timeout=spec.timeout,
+        soft_timeout=spec.soft_timeout,
+        key=spec.key,
+        tags=row.tags(),
+        meta=spec.meta,
+        progress=row.progress,
+        progress_text=row.progress_text,
+        result=row.result,
+        error=row.error(),
+        failure_kind=row.failure_kind,
         worker=row.worker,
-    )  # fmt: skip
+    )
 
 
 def record(worker: WorkerRow, processing: int) -> WorkerRecord:
     said = worker.announcement
     return WorkerRecord(
-        id=said.id, name=said.name, tasks=said.tasks, queues=said.queues, slots=said.slots, version=said.version,
-        host=said.host, pid=said.pid, isolates=said.isolates, stopping=said.stopping,
-        started_at=to_datetime(worker.started_at), lease_until=to_datetime(worker.lease_until),
-        fenced_at=None if worker.fenced_at is None else to_datetime(worker.fenced_at), processing=processing,
+        id=said.id,
+        name=said.name,
+        tasks=said.tasks,
+        queues=said.queues,
+        slots=said.slots,
+        version=said.version,
+        host=said.host,
+        pid=said.pid,
+        isolates=said.isolates,
+        stopping=said.stopping,
+        started_at=to_datetime(worker.started_at),
+        lease_until=to_datetime(worker.lease_until),
+        fenced_at=None if worker.fenced_at is None else to_datetime(worker.fenced_at),
+        processing=processing,
         owner=said.owner,
-    )  # fmt: skip
+    )
 
 
 class Store:

@@ -218,16 +218,33 @@ def _look_at(connection: Connection, settings: PostgresAddress) -> ServerFacts:
     indexes = dict(asking.rows("indexes", EXISTING))
     pooled = _is_pooled(connection)
     return ServerFacts(
-        number=number, now=now, skew=skew, doubt=doubt, role=role, superuser=is_super, owner=owns, bypasses=bypasses,
-        standby=standby, settings={name: _setting(connection, name) for name in SETTINGS}, places=places, used=used,
-        limit=limit, most=settings.connections, rights=tuple(text for (text,) in asking.rows("rights", RIGHTS)),
-        holders=tuple(_holders(asking)), unseen=asking.one("sessions", UNSEEN),
+        number=number,
+        now=now,
+        skew=skew,
+        doubt=doubt,
+        role=role,
+        superuser=is_super,
+        owner=owns,
+        bypasses=bypasses,
+        standby=standby,
+        settings={name: _setting(connection, name) for name in SETTINGS},
+        places=places,
+        used=used,
+        limit=limit,
+        most=settings.connections,
+        rights=tuple(text for (text,) in asking.rows("rights", RIGHTS)),
+        holders=tuple(_holders(asking)),
+        unseen=asking.one("sessions", UNSEEN),
         tables=tuple(_table(*row) for row in asking.rows("tables", TABLES)),
         missing=tuple(sorted(INDEXES - indexes.keys())),
-        invalid=tuple(sorted(name for name, valid in indexes.items() if not valid)), size=asking.one("sizes", SIZE),
-        pooled=pooled, prepares=bool(settings.prepare), heard=None if standby else _hears(connection, settings),
-        queue=queue, hidden=tuple(asking.hidden),
-    )  # fmt: skip
+        invalid=tuple(sorted(name for name, valid in indexes.items() if not valid)),
+        size=asking.one("sizes", SIZE),
+        pooled=pooled,
+        prepares=bool(settings.prepare),
+        heard=None if standby else _hears(connection, settings),
+        queue=queue,
+        hidden=tuple(asking.hidden),
+    )
 
 
 def _clock(connection: Connection) -> tuple[Any, float, float]:

@@ -95,10 +95,16 @@ class SqlRegistry:
 def _token(row: tuple[Any, ...]) -> Token:
     id, name, hash, scopes, queues, tenant, created_at, expires_at, revoked_at = row
     return Token(
-        id=id, name=name, hash=hash, scopes=json.decode(scopes, type=tuple[Scope, ...]),
-        queues=None if queues is None else json.decode(queues, type=tuple[str, ...]), tenant=tenant,
-        created_at=created_at, expires_at=expires_at, revoked_at=revoked_at,
-    )  # fmt: skip
+        id=id,
+        name=name,
+        hash=hash,
+        scopes=json.decode(scopes, type=tuple[Scope, ...]),
+        queues=None if queues is None else json.decode(queues, type=tuple[str, ...]),
+        tenant=tenant,
+        created_at=created_at,
+        expires_at=expires_at,
+        revoked_at=revoked_at,
+    )
 
 
 def _noted(before: int | None, limit: int, target: str | None) -> Steps[list[AuditEntry]]:

@@ -218,9 +218,15 @@ def _replaced(now: Millis, was: Waiting, specs: Sequence[JobSpec], lane_of: dict
         counters = renewed(counters)
     last = specs[-1]
     return replace(
-        was, lane=lane_of[last.queue, last.task, last.alone], lane_alone=last.alone, alone=last.alone,
-        priority=last.priority, run_at=run_at, expires_at=last.expiry(now), counters=counters,
-    )  # fmt: skip
+        was,
+        lane=lane_of[last.queue, last.task, last.alone],
+        lane_alone=last.alone,
+        alone=last.alone,
+        priority=last.priority,
+        run_at=run_at,
+        expires_at=last.expiry(now),
+        counters=counters,
+    )
 
 
 def _body(again: Waiting, spec: JobSpec) -> tuple[object, ...]:

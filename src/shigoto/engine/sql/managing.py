@@ -195,8 +195,14 @@ def _bring_back(now: Millis, numbers: Sequence[int]) -> Steps[None]:
 def _waiting(now: Millis, job: Done) -> Waiting:
     expires_at = job.expires_at
     return Waiting(
-        number=job.number, lane=job.lane, lane_alone=bool(job.lane_alone), alone=bool(job.alone),
-        priority=job.priority, run_at=now, expires_at=None if expires_at is None or expires_at < now else expires_at,
-        token=job.token, settled_token=job.settled_token,
+        number=job.number,
+        lane=job.lane,
+        lane_alone=bool(job.lane_alone),
+        alone=bool(job.alone),
+        priority=job.priority,
+        run_at=now,
+        expires_at=None if expires_at is None or expires_at < now else expires_at,
+        token=job.token,
+        settled_token=job.settled_token,
         counters=renewed(Counters(0, job.crashes, 0, job.releases, job.snoozes, bool(job.solo))),
-    )  # fmt: skip
+    )

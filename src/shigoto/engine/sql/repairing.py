@@ -148,10 +148,16 @@ def sweep(dialect: Dialect, order: SweepOrder) -> Steps[Swept]:
     pruned, walked = yield from _prune(dialect, now, order)
     yield from dialect.fold()
     return Swept(
-        expired_workers=tuple(UUID(bytes=id) for id, *_ in expired_workers), shortest_lease=shortest_lease,
-        fenced=tuple(fenced), rescued=tuple(rescued), expired=expired, unknown=tuple(sorted(set(unknown))),
-        pruned=pruned, clock_step=clock_step, more=order.batch in (len(rescued), expiries, len(unknown)) or walked,
-    )  # fmt: skip
+        expired_workers=tuple(UUID(bytes=id) for id, *_ in expired_workers),
+        shortest_lease=shortest_lease,
+        fenced=tuple(fenced),
+        rescued=tuple(rescued),
+        expired=expired,
+        unknown=tuple(sorted(set(unknown))),
+        pruned=pruned,
+        clock_step=clock_step,
+        more=order.batch in (len(rescued), expiries, len(unknown)) or walked,
+    )
 
 
 def any_freed(rescued: Sequence[Rescued]) -> bool:

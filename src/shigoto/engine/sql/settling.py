@@ -150,10 +150,20 @@ def _read_waiting(row: Sequence[Any]) -> Waiting:
     number, lane, lane_alone, alone, priority, run_at, expires_at, queue, task, id = row[:10]
     token, settled_token = row[10:12]
     return Waiting(
-        number=number, lane=lane, lane_alone=bool(lane_alone), alone=bool(alone), priority=priority, run_at=run_at,
-        expires_at=expires_at, token=token, settled_token=settled_token, counters=counters_of(row[12:]),
-        queue=_text(queue), task=_text(task), id=UUID(bytes=id),
-    )  # fmt: skip
+        number=number,
+        lane=lane,
+        lane_alone=bool(lane_alone),
+        alone=bool(alone),
+        priority=priority,
+        run_at=run_at,
+        expires_at=expires_at,
+        token=token,
+        settled_token=settled_token,
+        counters=counters_of(row[12:]),
+        queue=_text(queue),
+        task=_text(task),
+        id=UUID(bytes=id),
+    )
 
 
 def _text(value: str | bytes) -> str:
@@ -329,9 +339,17 @@ def _done(
 
 def _waits_again(row: Running, to: Move, run_at: Millis, settled_token: int) -> Waiting:
     return Waiting(
-        number=row.number, lane=row.lane, lane_alone=row.lane_alone, alone=row.alone, priority=row.priority,
-        run_at=run_at, expires_at=row.expires_at, token=row.token, settled_token=settled_token, counters=to.counters,
-    )  # fmt: skip
+        number=row.number,
+        lane=row.lane,
+        lane_alone=row.lane_alone,
+        alone=row.alone,
+        priority=row.priority,
+        run_at=run_at,
+        expires_at=row.expires_at,
+        token=row.token,
+        settled_token=settled_token,
+        counters=to.counters,
+    )
 
 
 def note_progress(news: Sequence[Report | Settlement]) -> Steps[None]:
