@@ -203,7 +203,7 @@ MUTANTS = (
     ),
     Mutant(
         name="unique keys are unique across tenants",
-        patches=(Patch(PATH_SQL, "WHERE k.tenant = ?1 AND k.key = ?2", "WHERE ?1 = ?1 AND k.key = ?2"),),
+        patches=(Patch(PATH_SQL, "ON k.tenant = e.value ->> 0 AND k.key", "ON k.key"),),
         guard=Test(CONFORMANCE, "test_tenants_do_not_meet"),
         alone="no experiment has tenants yet",
     ),
