@@ -165,6 +165,7 @@ def test_private_part_opentelemetry_suppress_instrumentation_key() -> None:
     assert quiet is True
 
 
+@pytest.mark.tier("full")  # the quick tier has no asyncpg
 def test_private_part_asyncpg_con() -> None:
     from asyncpg.pool import PoolConnectionProxy
 

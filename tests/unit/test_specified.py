@@ -160,6 +160,7 @@ HARMLESS = {
         "table.lane",
         "table.number",
     },
+    "managing.py": {"part"},
     "moving.py": {
         "event",
         "event.lower()",
