@@ -45,6 +45,7 @@ from shigoto.worker.starting import places
 from shigoto.worker.state import lease_clock
 from shigoto.worker.stopping import Wakeup
 from shigoto.worker.supervisor import host, runner_process
+from shigoto.worker.supervisor.host import memory_of
 from shigoto.worker.supervisor.runner_process import RunnerNews, RunnerProcess, Start, StartFailed
 from shigoto.worker.supervisor.store import FENCED, SupervisorStore, beat_for, deaths_in, persist
 
@@ -381,7 +382,7 @@ class Supervisor:
         most = self._settings.max_memory
         while most is not None and not runner.finishing.done():
             await asyncio.sleep(WEIGH_EVERY)
-            memory = host.memory_of(runner.pid) or 0
+            memory = memory_of(runner.pid) or 0
             if memory > most and not self._level:
                 self._bus.publish(
                     RunnerRetired(self._name, runner.pid, f"it uses {memory >> 20} MB of memory")
