@@ -290,15 +290,7 @@ class WorkerParts:
         # If the store does not leave repairs to workers (a server), it also fires schedules and makes jobs ready.
         repairs = capabilities.repairs
         self.ticker = Ticker(state, declared, tracing=tracing) if settings.ticks and repairs else None
-        sweeps = settings.sweeps and repairs
-        self._seeking: dict[str, Seeker | None] = {
-            "listener": Listener(state, self._look, self._rung),
-            "promoter": self.promoter if repairs else None,
-            "ticker": self.ticker,
-            "sweeper": Sweeper(state, lambda: settings.unknown_after) if sweeps else None,
-            "queue-age-watch": queue_age_watch_of(state, notifier),
-            "isolation-watch": IsolationWatch(state, unable, self.claimer.look) if unable else None,
-        }
+        self._seeking = self._make_seekers(settings, notifier, unable, repairs=repairs)
         self._exclusive_jobs = ExclusiveJobs(state, self.pools, tasks)
         self._needs_child = any(task.executor == "process" for task in tasks.values())
         self._time = asyncio.get_running_loop().time
@@ -307,6 +299,25 @@ class WorkerParts:
         self._seekers: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
         self._claiming: asyncio.Task[None] | None = None
+
+    def _make_seekers(
+        self,
+        settings: WorkerSettings,
+        notifier: "Notifier | None",
+        unable: Sequence[WorkKind],
+        *,
+        repairs: bool,
+    ) -> dict[str, Seeker | None]:
+        state = self.state
+        sweeps = settings.sweeps and repairs
+        return {
+            "listener": Listener(state, self._look, self._rung),
+            "promoter": self.promoter if repairs else None,
+            "ticker": self.ticker,
+            "sweeper": Sweeper(state, lambda: settings.unknown_after) if sweeps else None,
+            "queue-age-watch": queue_age_watch_of(state, notifier),
+            "isolation-watch": IsolationWatch(state, unable, self.claimer.look) if unable else None,
+        }
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Start every part as a task of the group; a part that fails ends them all."""
