@@ -122,7 +122,8 @@ def answer(program: click.Command) -> int:
 
 
 def files(ctx: click.Context, incomplete: str) -> Items:
-    return [CompletionItem(incomplete, type="file")]
+    """A file where a store may stand; of several words that is the first."""
+    return [] if ctx.params.get("words") else [CompletionItem(incomplete, type="file")]
 
 
 def tasks(ctx: click.Context, incomplete: str) -> Items:
@@ -139,12 +140,12 @@ def queues(ctx: click.Context, incomplete: str) -> Items:
 def store_then_task(ctx: click.Context, incomplete: str) -> Items:
     """For `enqueue`: a store or a task, and then its arguments, of which nothing is known here."""
     _, words = split_store(ctx.params.get("words") or ())
-    return [] if words else [*tasks(ctx, incomplete), *_file_if_first(ctx, incomplete)]
+    return [] if words else [*tasks(ctx, incomplete), *files(ctx, incomplete)]
 
 
 def store_then_queues(ctx: click.Context, incomplete: str) -> Items:
     """For `pause` and `resume`: a store, and queues."""
-    return [*queues(ctx, incomplete), *_file_if_first(ctx, incomplete)]
+    return [*queues(ctx, incomplete), *files(ctx, incomplete)]
 
 
 def store_then_filters(ctx: click.Context, incomplete: str) -> Items:
@@ -155,7 +156,7 @@ def store_then_filters(ctx: click.Context, incomplete: str) -> Items:
     from shigoto.filters import QUALIFIERS, StateName
 
     known = [*get_args(StateName), *("args." if name == "args" else f"{name}:" for name in QUALIFIERS)]
-    return [*_matching(known, incomplete), *_file_if_first(ctx, incomplete)]
+    return [*_matching(known, incomplete), *files(ctx, incomplete)]
 
 
 def _tasks(ctx: click.Context) -> Iterable[str]:
@@ -229,10 +230,6 @@ def _store(ctx: click.Context) -> "Engine":
     if address is None:  # only the app would know, and it is not looked at
         raise LookupError
     return open_store(address)
-
-
-def _file_if_first(ctx: click.Context, incomplete: str) -> Items:
-    return [] if ctx.params.get("words") else files(ctx, incomplete)
 
 
 def _matching(values: Iterable[str], incomplete: str) -> Items:

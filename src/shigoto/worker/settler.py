@@ -117,7 +117,8 @@ class Settler:
     def release_last(self, leases: Iterable[Lease], delay: Millis) -> None:
         """Give back leases whose runs could not be stopped; what these runs still report is dropped."""
         self._closed = self._special = True
-        self._waiting += [(lease, endings.released(lease, delay), 0.0) for lease in leases]
+        if not self._dropping:
+            self._waiting += [(lease, endings.released(lease, delay), 0.0) for lease in leases]
 
     def drop(self, *, lost: bool = False) -> None:
         """Forget what waits and whatever will be added; `lost` if this worker has lost the right to settle."""

@@ -234,6 +234,12 @@ def test_states_kinds_and_qualifiers_are_suggested(folder: Path) -> None:
     assert asked("shigoto list tag:") == []
 
 
+def test_a_file_is_suggested_only_as_the_first_of_several_words(folder: Path) -> None:
+    for words in ("schedules pause", "schedules preview", "show", "rerun", "token revoke"):
+        assert asked(f"shigoto {words} ") == ["file,"]
+        assert asked(f"shigoto {words} jobs.db n") == []
+
+
 def test_queues_of_the_store_are_suggested(folder: Path) -> None:
     store = Store()
     store.enqueue(queue="mail")

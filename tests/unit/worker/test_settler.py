@@ -95,6 +95,20 @@ async def test_a_batch_that_cannot_be_stored_is_forgotten_if_the_worker_was_fenc
     running.cancel()
 
 
+async def test_a_fenced_worker_that_leaves_gives_nothing_back_and_comes_to_its_end() -> None:
+    store = Store(lambda settlements: [Verdict.LOST for _ in settlements])
+    store.may_answer.set()
+    settler, state = settler_on(store)
+    complete(settler, state, 1)
+
+    settler.drop(lost=True)
+    settler.release_last(list(state.held.values()), 0)
+
+    assert settler.backlog == 0
+    await asyncio.wait_for(settler.flush(), 5.0)
+    assert store.stored == []
+
+
 async def test_a_locked_job_that_cannot_be_stored_later_ends_as_failed_before_the_worker_leaves() -> None:
     answers = iter([[Verdict.BUSY]])
 
