@@ -106,6 +106,7 @@ class Task(Generic[P, R_co]):
     def __init__(self, declaration: Declaration, changes: Changes | None = None) -> None:
         self._declaration = declaration
         self._changes: Changes = {} if changes is None else changes
+        self._route: Route | None = None
 
     def __repr__(self) -> str:
         return f"<Task {self.name!r}>"
@@ -146,7 +147,7 @@ class Task(Generic[P, R_co]):
 
     def call_with(self, arguments: Mapping[str, object]) -> Call[Any]:
         """A checked call with arguments from outside, each a value or its JSON form: a UUID or its text."""
-        return Call(self._route, self.signature.encode_from_outside(arguments))
+        return Call(self._find_route(), self.signature.encode_from_outside(arguments))
 
     def using(self, **options: Unpack[CallOptions]) -> "Task[P, R_co]":
         """The same task with options for its calls; later ones win. Raises OptionInvalid."""
@@ -227,10 +228,12 @@ class Task(Generic[P, R_co]):
         self._declaration.bind(app)
 
     def _call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call[Any]:
-        return Call(self._route, self._declaration.signature.arguments.encode(args, kwargs))
+        return Call(self._find_route(), self._declaration.signature.arguments.encode(args, kwargs))
 
-    @cached_property
-    def _route(self) -> Route:
+    def _find_route(self) -> Route:
+        # Not a property: `mock` and `inspect` read all of them, also of a task that has no app yet.
+        if self._route is not None:
+            return self._route
         app = self._declaration.app
         if app is None:
             raise DeclarationError(
@@ -242,9 +245,10 @@ class Task(Generic[P, R_co]):
         if secrets := signature.arguments.secrets:
             spec = replace(spec, meta=marked(spec.meta, sorted(secrets)))
         encrypts = self.encrypts
-        return Route(
+        self._route = Route(
             app, options, spec, signature.decode_result, encrypts, must=encrypts and bool(options.encrypt)
         )
+        return self._route
 
 
 class Decorate:

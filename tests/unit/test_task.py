@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 import pytest
 
@@ -208,6 +209,17 @@ def test_an_async_function_in_a_wrapper_that_does_not_await_it_is_refused(app: S
     with pytest.raises(DeclarationError, match=r"task 'work': the function is async but .* make the wrapper"):
         declare(app, careless)
     assert declare(app, careful).is_async
+
+
+def test_a_task_without_an_app_can_be_replaced_by_a_mock_of_its_kind() -> None:
+    @Tasks().task
+    def early(number: int) -> int:
+        return number
+
+    double = mock.create_autospec(early)
+
+    double.enqueue(5)
+    double.enqueue.assert_called_once_with(5)
 
 
 def test_tasks_are_declared_without_an_app_and_included_later(app: Shigoto) -> None:
