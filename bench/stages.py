@@ -188,7 +188,8 @@ def _warm_log(bench: Bench) -> None:
 def _statement_of(bench: Bench) -> tuple[str, Any]:
     spec = _spec()(bench.noop.call(1), uuid7())
     op = bench.engine.enqueue_many((spec,))
-    if direct := getattr(op, "direct", None):
+    # In older checkouts it is a field of the op.
+    if direct := getattr(getattr(op, "hints", op), "direct", None):
         asked: list[tuple[str, Any]] = []
         with suppress(AttributeError):  # there is no cursor to look at
             direct(lambda text, values: asked.append((text, values)))

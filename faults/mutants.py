@@ -218,8 +218,8 @@ MUTANTS = (
         patches=(
             Patch(
                 "model/states.py",
-                "_replace(was, releases=was.releases + 1)",
-                "_replace(was, releases=was.releases + 1, failures=was.failures + 1)",
+                "replace(was, releases=was.releases + 1)",
+                "replace(was, releases=was.releases + 1, failures=was.failures + 1)",
             ),
         ),
         guard=Worlds("memory", 0, 300),
