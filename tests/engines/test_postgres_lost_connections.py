@@ -15,6 +15,7 @@ from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.errors import ConnectionLost
 from shigoto.engine.postgres.pool import LoopConnections
 from shigoto.engine.postgres.wire import WireRequest
+from shigoto.model.errors import StoreUnavailable
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
@@ -87,4 +88,22 @@ async def test_a_connection_that_is_closed_before_its_answer_came_gives_its_plac
     another = await pool.take(time.monotonic() + AT_ONCE)
     assert another is not connection
     pool.give_back(another)
+    pool.close()
+
+
+async def test_a_connection_that_comes_at_the_deadline_is_left_to_others(postgres_database: str) -> None:
+    """Whoever got it would send a statement, and be told at once that no answer came in time."""
+    driver = Driver(read_address(postgres_database), {})
+    pool = LoopConnections("a store", 1, driver._connector.aopen)
+    connection = await pool.take(time.monotonic() + DEADLINE)
+    waiting = asyncio.create_task(pool.take(time.monotonic() + 0.02))
+    await asyncio.sleep(0)
+
+    asyncio.get_running_loop().call_soon(pool.give_back, connection)
+    time.sleep(0.05)  # noqa: ASYNC251 (the loop is to be late)
+
+    with pytest.raises(StoreUnavailable, match="until the deadline"):
+        await waiting
+    assert await pool.take(time.monotonic() + AT_ONCE) is connection
+    pool.give_back(connection)
     pool.close()

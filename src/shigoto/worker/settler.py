@@ -223,7 +223,8 @@ class Settler:
         except StoreBusy:
             if len(batch) > 1:
                 raise
-            self._busy, self._sending = [*self._busy, *batch], []
+            self._sending = []
+            self._set_aside(batch)
         except StoreError:
             raise
         except Exception as error:
@@ -296,14 +297,10 @@ class Settler:
             if job is not None and (not released or job.state is State.CANCELLED)
         }
 
-    def _set_aside(
-        self, batch: list[EndedRun], verdicts: list[Verdict]
-    ) -> tuple[list[EndedRun], list[Verdict]]:
-        """Return all but those that are locked, which are tried again apart from the others."""
-        told = list(zip(batch, verdicts, strict=True))
-        self._busy += [ended for ended, verdict in told if verdict is Verdict.BUSY]
-        settled = [(ended, verdict) for ended, verdict in told if verdict is not Verdict.BUSY]
-        return [ended for ended, _ in settled], [verdict for _, verdict in settled]
+    def _set_aside(self, locked: list[EndedRun]) -> None:
+        """Keep settlements of locked jobs for `_outwait`, unless nothing is reported any more."""
+        if not self._drops(locked):
+            self._busy += locked
 
     def _conclude(self, batch: list[EndedRun], verdicts: list[Verdict], fates: Fates) -> None:
         """Let go of the leases, and tell what happened, at last of what was completed, and when jobs are due again."""
@@ -311,11 +308,13 @@ class Settler:
         tell_completed = bus.wants(events.JobCompleted)
         delays: list[Millis] = []
         completed: list[EndedRun] = []
-        if Verdict.BUSY in verdicts:
-            batch, verdicts = self._set_aside(batch, verdicts)
-        self.ended += len(batch)
+        locked: list[EndedRun] = []
         for ended, verdict in zip(batch, verdicts, strict=True):
             lease, settlement, seconds = ended
+            if verdict is Verdict.BUSY:
+                locked.append(ended)
+                continue
+            self.ended += 1
             if held.get(lease.number) is lease:
                 del held[lease.number]
             if verdict is Verdict.LOST:
@@ -330,6 +329,8 @@ class Settler:
                     bus.publish(event_of(name, lease, settlement, seconds, fates.get(lease.number)))
             elif tell_completed:
                 completed.append(ended)
+        if locked:
+            self._set_aside(locked)
         bus.publish_all(completions(name, completed))
         self._flushed(delays)
 

@@ -7,8 +7,11 @@ from random import Random
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+import pytest
+
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
+from shigoto.model.errors import StoreBusy
 from shigoto.model.job import Lease
 from shigoto.model.worker import Ending, Settlement, Verdict
 from shigoto.observe.bus import Bus
@@ -93,6 +96,31 @@ async def test_a_batch_that_cannot_be_stored_is_forgotten_if_the_worker_was_fenc
     assert settler.backlog == 0
     assert not running.done()
     running.cancel()
+
+
+def find_locked(settlements: Sequence[Settlement]) -> list[Verdict]:
+    return [Verdict.BUSY for _ in settlements]
+
+
+def refuse_locked(settlements: Sequence[Settlement]) -> list[Verdict]:
+    raise StoreBusy("locked")
+
+
+@pytest.mark.parametrize("answer", [find_locked, refuse_locked])
+async def test_a_job_that_is_locked_when_its_worker_is_fenced_is_forgotten(
+    answer: Callable[[Sequence[Settlement]], list[Verdict]],
+) -> None:
+    store = Store(answer)
+    settler, state = settler_on(store)
+    complete(settler, state, 1)
+    flushing = asyncio.create_task(settler.flush())
+    await store.asked.wait()
+
+    settler.drop(lost=True)
+    store.may_answer.set()
+
+    await asyncio.wait_for(flushing, 5.0)
+    assert settler.backlog == 0
 
 
 async def test_a_fenced_worker_that_leaves_gives_nothing_back_and_comes_to_its_end() -> None:

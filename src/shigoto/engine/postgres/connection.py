@@ -249,6 +249,7 @@ class LoopConnection:
         return self._asker is not None
 
     async def ask(self, request: WireRequest, until: float) -> ServerRows:
+        """Return the answer. Raises psycopg.Error if the server refuses, ConnectionLost if no answer comes in time."""
         wire = self.wire
         if wire.prepares and wire.must_prepare(request):
             wire.send_prepare(request)

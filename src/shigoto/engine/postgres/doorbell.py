@@ -244,6 +244,7 @@ class PostgresDoorbell:
         return True
 
     def close(self) -> None:
+        """Stop listening. Closing twice is fine, and so is closing after the loop."""
         self._listen_connection.remove(self)
 
 

@@ -52,7 +52,6 @@ DESCRIBING = frozenset({"error", "traceback", "text", "level"})
 
 
 def mover(schema: str, shown: str, run: Callable[[Op[Any]], Any]) -> SqlMover:
-
     def script(text: str) -> Script:
         return Script(in_schema(text, schema))
 

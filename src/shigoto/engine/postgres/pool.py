@@ -89,7 +89,7 @@ class _Connections(Generic[C]):
 
     @contextmanager
     def _in_line(self, urgent: bool, wake: Callable[[], None]) -> Generator[_Place[C]]:
-        """Stand in line for as long as the block waits. Raises StoreUnavailable if it has waited in vain."""
+        """Stand in line for as long as the block waits. Raises StoreUnavailable if it ends with a TimeoutError."""
         place: _Place[C] = _Place(urgent, wake)
         with self._guard:
             # At the end of the line, or of those who are urgent too.
@@ -98,15 +98,16 @@ class _Connections(Generic[C]):
             self._serve_first(None)
         try:
             yield place
-        except BaseException:
+        except BaseException as error:
+            # A connection that came in the same moment is given back: there is no time left to use it.
             if not self._leave_line(place):
                 if place.connection is None:
                     self._release(None)
                 else:
                     self.give_back(place.connection)
+            if isinstance(error, TimeoutError):
+                raise exhausted(self._store, self._size) from None
             raise
-        if self._leave_line(place):
-            raise exhausted(self._store, self._size)
 
     def _leave_line(self, place: _Place[C]) -> bool:
         """Return False if its turn has come, perhaps in this very moment."""
@@ -196,13 +197,14 @@ class ThreadConnections(_Connections[ThreadConnection]):
         self._connect = connect
 
     def take(self, until: float, *, urgent: bool = False) -> ThreadConnection:
-        """A connection that is alive as far as is known. Raises StoreUnavailable if none can be had in time."""
+        """Return a connection that is alive as far as is known. Raises StoreUnavailable if none can be had in time."""
         entered, connection = self._enter(urgent)
         if not entered:
             turn = threading.Lock()
             turn.acquire()
             with self._in_line(urgent, turn.release) as place:
-                turn.acquire(timeout=max(0.0, until - time.monotonic()))
+                if not turn.acquire(timeout=max(0.0, until - time.monotonic())):
+                    raise TimeoutError
             connection = place.connection
         connection = self._alive(connection)
         if connection is not None:
@@ -223,10 +225,11 @@ class LoopConnections(_Connections[LoopConnection]):
         self.loop = asyncio.get_running_loop()
 
     async def take(self, until: float, *, urgent: bool = False) -> LoopConnection:
+        """Return a connection that is alive as far as is known. Raises StoreUnavailable if none can be had in time."""
         entered, connection = self._enter(urgent)
         if not entered:
             turn = asyncio.Event()
-            with self._in_line(urgent, turn.set) as place, suppress(TimeoutError):
+            with self._in_line(urgent, turn.set) as place:
                 async with asyncio.timeout(until - time.monotonic()):
                     await turn.wait()
             connection = place.connection

@@ -183,9 +183,8 @@ def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Wire
     encoded: list[bytes | None] = []
     formats: list[int] = []
     try:
-        for (
-            value
-        ) in values:  # the most frequent kinds first: this is a tenth of what a client does for one job
+        # The most frequent kinds first: this is a tenth of what a client does for one job.
+        for value in values:
             format = TEXT
             if value is None:
                 encoded.append(None)

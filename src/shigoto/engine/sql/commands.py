@@ -136,6 +136,7 @@ def value(value: T) -> Steps[T]:
 
 
 def anything_new(answers: Sequence[Enqueued]) -> bool:
+    """Return True if a call has stored a job; it has at least one answer."""
     # The first by itself: it is mostly the only one, and a generator takes longer than all the rest of this.
     return answers[0].status != "existing" or any(answer.status != "existing" for answer in answers)
 

@@ -254,9 +254,8 @@ class BlockThread:
                     )
                 except Exception as error:
                     future.set_exception(error)
-                except (
-                    BaseException
-                ) as error:  # it would end the event loop, too, if it came up in a task there
+                except BaseException as error:
+                    # It would end the event loop, too, if it came up in a task there.
                     self._break_off(error)
                     broken = JobError(f"{BROKEN} It was {type(error).__qualname__}.")
                     broken.__cause__ = error
