@@ -10,6 +10,7 @@ paired           this checkout beside another one, in paired rounds: enqueue, bu
 http             the service: jobs submitted one by one and in batches, a drain by a worker over HTTP beside one at the
                  store itself, and what a thousand waiting long polls cost
 signals          what it costs to watch: logs, metrics and traces, each alone and all together
+fleet            1 to 64 worker processes on one store: drains, and waits at a steady flow, beside the best peers
 schedules        what schedules cost: many of which none is due, many at once, and how late ticks are at rest
 --peers sqlite   the comparison with other queues, which are installed into `.bench/` for it: enqueue, drain, latency,
                  growth, what each costs and promises, and our goals; `bench --peers sqlite --help` has its options
@@ -19,7 +20,7 @@ schedules        what schedules cost: many of which none is due, many at once, a
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import ablation, footprint, http, paired, schedules, signals, speed, stages
+from bench import ablation, fleet, footprint, http, paired, schedules, signals, speed, stages
 from bench.comparison import command as comparison
 
 KINDS: dict[str, Callable[[Sequence[str]], None]] = {
@@ -29,6 +30,7 @@ KINDS: dict[str, Callable[[Sequence[str]], None]] = {
     "ablation": ablation.main,
     "http": http.main,
     "paired": paired.main,
+    "fleet": fleet.main,
     "schedules": schedules.main,
     "signals": signals.main,
 }

@@ -46,11 +46,11 @@ def enqueue(runner: Runner, jobs: int) -> Report:
     runner.reset()
     with event_loop() as loop:
         producer = runner.producer()
-        one, _ = loop.run(_entered(producer))
+        one, _ = loop.run(entered(producer))
         with _costs_of_storing(runner) as costs:
             seconds, done = _timed(one, jobs, loop)
             costs.end()
-            loop.run(_left(producer))
+            loop.run(leave(producer))
             told = costs.told(WARM_UP + done)
         stored = loop.run(runner.pending())
     return {
@@ -67,14 +67,14 @@ def bulk(runner: Runner, jobs: int) -> Report:
     runner.reset()
     with event_loop() as loop:
         producer = runner.producer()
-        _, many = loop.run(_entered(producer))
+        _, many = loop.run(entered(producer))
         if many is None:
             return {"error": "there is no bulk call"}
         chunks = chunked(jobs, runner.bulk_chunk)
         with _costs_of_storing(runner) as costs:
             seconds = _timed_chunks(many, jobs, chunks, loop)
             costs.end()
-            loop.run(_left(producer))
+            loop.run(leave(producer))
             told = costs.told(jobs)
         stored = loop.run(runner.pending())
     return {"n": jobs, "jobs_per_s": round(jobs / seconds, 1), "enqueued": jobs, "stored": stored, **told}
@@ -173,11 +173,11 @@ async def _achunks(many: Callable[[list[int]], Awaitable[Any]], chunks: list[lis
 
 
 # A context manager that is entered on the loop and left on it, with a plain loop of calls in between.
-async def _entered(producer: Producer) -> tuple[One, Many | None]:
+async def entered(producer: Producer) -> tuple[One, Many | None]:
     return await producer.__aenter__()
 
 
-async def _left(producer: Producer) -> None:
+async def leave(producer: Producer) -> None:
     await producer.__aexit__(None, None, None)
 
 
@@ -270,18 +270,19 @@ def drain(runner: Runner, jobs: int, start: Start) -> Report:
 def _fill(runner: Runner, jobs: int, loop: asyncio.Runner) -> float:
     started = time.monotonic()
     producer = runner.producer()
-    one, many = loop.run(_entered(producer))
+    one, many = loop.run(entered(producer))
     if many is None:
         for number in range(jobs):
-            _awaited(one(number), loop)
+            awaited(one(number), loop)
     else:
         for chunk in chunked(jobs, runner.bulk_chunk):
-            _awaited(many(chunk), loop)
-    loop.run(_left(producer))
+            awaited(many(chunk), loop)
+    loop.run(leave(producer))
     return time.monotonic() - started
 
 
-def _awaited(answer: object, loop: asyncio.Runner) -> None:
+def awaited(answer: object, loop: asyncio.Runner) -> None:
+    """Wait for a call that was made, if it must be awaited."""
     if iscoroutine(answer):
         loop.run(answer)
 
@@ -299,11 +300,11 @@ def _watch(runner: Runner, jobs: int, crowd: Crowd, left_now: Callable[[], int |
         time.sleep(LOOK_EVERY)
         seen = look(crowd.folder)
         if at_start is None and seen.began:
-            at_start = seen.began, usage_of(crowd.pids), _server_cpu(runner)
+            at_start = seen.began, usage_of(crowd.pids), server_cpu(runner)
     if at_start is None:
         return {"error": "no job ran", "log": crowd.log()}
-    left, ended = _emptied(left_now) if seen.began >= expected else (left_now(), None)
-    usage, server_cpu = usage_of(crowd.pids), _server_cpu(runner)
+    left, ended = emptied(left_now) if seen.began >= expected else (left_now(), None)
+    usage, server = usage_of(crowd.pids), server_cpu(runner)
     seen = look(crowd.folder)
     # The clock was read after the store had said that nothing is left, so the end is rather too late than too early.
     seconds = max(((ended or seen.last) - seen.first) / 1e9, 1e-9)
@@ -317,24 +318,24 @@ def _watch(runner: Runner, jobs: int, crowd: Crowd, left_now: Callable[[], int |
         "jobs_per_s": round(done / seconds, 1),
         "written_bytes_per_job": round(usage.written / done, 1),
         # From the first look on: the start of an interpreter is not the cost of a job.
-        "cpu_us_per_job": _microseconds(usage.cpu - at_start[1].cpu, measured),
+        "cpu_us_per_job": microseconds(usage.cpu - at_start[1].cpu, measured),
         **(
             {}
             if runner.server is None
-            else {"server_us_per_job": _microseconds(server_cpu - at_start[2], measured)}
+            else {"server_us_per_job": microseconds(server - at_start[2], measured)}
         ),
     }
 
 
-def _server_cpu(runner: Runner) -> float:
+def server_cpu(runner: Runner) -> float:
     return 0.0 if runner.server is None else usage_of([runner.server]).cpu
 
 
-def _microseconds(seconds: float, jobs: float) -> float | None:
+def microseconds(seconds: float, jobs: float) -> float | None:
     return round(seconds / jobs * 1e6, 2) if jobs else None
 
 
-def _emptied(left_now: Callable[[], int | None]) -> tuple[int | None, int | None]:
+def emptied(left_now: Callable[[], int | None]) -> tuple[int | None, int | None]:
     """How many jobs the store says are left, and when it said so."""
     deadline = time.monotonic() + SETTLE_LIMIT
     while True:
@@ -352,14 +353,14 @@ def latency(runner: Runner, jobs: int) -> Report:
     runner.reset()
     with event_loop() as loop, working(runner, 1) as crowd:
         producer = runner.producer()
-        one, _ = loop.run(_entered(producer))
+        one, _ = loop.run(entered(producer))
         deadline = time.monotonic() + LATENCY_LIMIT
         for number in range(WARM_UP // 2 + jobs):
-            _awaited(one(1 if number < WARM_UP // 2 else time.monotonic_ns()), loop)
+            awaited(one(1 if number < WARM_UP // 2 else time.monotonic_ns()), loop)
             if not _begins(number, crowd, deadline):
                 break
             time.sleep(random.uniform(0.005, 0.03))
-        loop.run(_left(producer))
+        loop.run(leave(producer))
         waited = sorted(wait / 1e6 for wait in waits(crowd.folder))
         if not waited:
             return {"error": "no job ran", "log": crowd.log()}

@@ -45,6 +45,7 @@ CHUNK = 1000
 PATH = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
 SHIGOTO = [sys.executable, "-m", "shigoto", "--app", "bench.shigoto_app:app"]
 # A line in the log for each job is left out for everybody, ours and the peers.
+SLOTS = ["--concurrency", os.environ["SLOTS"]] if "SLOTS" in os.environ else []
 WORKER = ["worker", "--log-level", os.environ.get("LOG", "warning")]
 
 
@@ -72,7 +73,8 @@ class ShigotoRunner(protocol.Runner):
         """The plain calls, on a store that is open and has its schema."""
         app.stats()
         call = CALLS[KIND]
-        one = {"async": noop.enqueue, "sync": sync_noop.enqueue}.get(KIND, noop.enqueue)
+        task = sync_noop if KIND == "sync" else noop
+        one: Callable[[int], Any] = task.aenqueue if os.environ.get("CALLS") == "async" else task.enqueue
         yield one, lambda numbers: app.enqueue_many(map(call, numbers))
         app.close()
 
@@ -82,7 +84,7 @@ class ShigotoRunner(protocol.Runner):
 
     def commands(self, processes: int) -> list[list[str]]:
         """A supervisor with so many runner processes."""
-        return [[*SHIGOTO, *WORKER, "--processes", str(processes)]]
+        return [[*SHIGOTO, *WORKER, "--processes", str(processes), *SLOTS]]
 
     async def pending(self) -> int | None:
         """Due and not finished."""

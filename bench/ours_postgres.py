@@ -27,7 +27,7 @@ from typing import Any
 
 from bench import filling, flowing, protocol
 from bench.concurrent_callers import concurrent
-from bench.ours import PATH, SHIGOTO, WORKER, store_many
+from bench.ours import PATH, SHIGOTO, SLOTS, WORKER, store_many
 from bench.postgres import PostgresRunner
 from bench.shigoto_app import CALLS, DATABASE, KIND, ONE_IN, app, noop, sync_noop
 from shigoto.model.ids import uuid7
@@ -89,7 +89,7 @@ class ShigotoOnPostgres(PostgresRunner):
 
     def commands(self, processes: int) -> list[list[str]]:
         """A supervisor with so many runner processes."""
-        return [[*SHIGOTO, *WORKER, ANY_ROLE, "--processes", str(processes)]]
+        return [[*SHIGOTO, *WORKER, ANY_ROLE, "--processes", str(processes), *SLOTS]]
 
     async def left(self) -> int | None:
         """Begun and not settled. What has not begun yet is known."""

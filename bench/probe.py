@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 HEADER = struct.Struct("=qqqq")  # began, first and last of them in ns, waits
 WAIT = struct.Struct("=q")
-MOST_WAITS = 4096
+MOST_WAITS = 65_536
 SIZE = HEADER.size + WAIT.size * MOST_WAITS
 A_MOMENT = 1_000_000_000  # an argument above it is the moment of the call in ns, below it the number of a job
 SUFFIX = ".probe"

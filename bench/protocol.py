@@ -9,6 +9,9 @@
                                tomorrow, --store FOLDER to begin with what was prepared there, --held for a
                                transaction that stays open from before the jobs are stored until all are done
     RUNNER latency N           one job at a time to an idle worker, from the call to the start of the handler
+    RUNNER fleet N             --procs P workers are ready, then N jobs are stored at once
+    RUNNER arrivals N          --procs P workers are ready, then N jobs are stored, $RATE a second, and how long each
+                               waited for its start
     RUNNER worker              one worker process, until it is told to stop
     RUNNER reset               an empty store
 
@@ -18,10 +21,12 @@ says how many jobs were enqueued, with those of the warm-up, and how many the st
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.contract import SQLITE_DIR, Many, One, Runner, ask, copy, count, journal
+from bench.fleet_runs import arrivals, fleet
 from bench.measuring import Report, Start, bulk, drain, enqueue, latency
 from bench.probe import hit
 
@@ -46,7 +51,10 @@ def main(runner: Runner, arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["info", "enqueue", "bulk", "drain", "latency", "worker", "reset"])
+    parser.add_argument(
+        "command",
+        choices=["info", "enqueue", "bulk", "drain", "latency", "fleet", "arrivals", "worker", "reset"],
+    )
     parser.add_argument("jobs", type=int, nargs="?", default=1000)
     parser.add_argument("--procs", type=int, default=1)
     parser.add_argument("--history", type=int, default=0)
@@ -77,5 +85,10 @@ def _answer(runner: Runner, options: argparse.Namespace) -> Report:
             store = Path(options.store) if options.store else None
             start = Start(options.procs, store, options.history, options.future, options.held)
             return drain(runner, options.jobs, start)
+        case "fleet":
+            return fleet(runner, options.jobs, options.procs)
+        case "arrivals":
+            rate = float(os.environ["RATE"])
+            return arrivals(runner, rate, options.jobs / rate, options.procs)
         case _:
             return latency(runner, options.jobs)

@@ -5,10 +5,13 @@ $ENGINE is `sqlite` or `postgres`. For SQLite $BENCH_SQLITE_DIR is the folder of
 $OPTIONS what the address of the store says beside that, such as `prepare=off`.
 
 $KIND is which handler is measured: async, sync (a plain function, in a thread), payload (async, with 10 KB beside the
-number) or failures (async; one job in twenty fails once, and is retried without a delay).
+number), failures (async; one job in twenty fails once, and is retried without a delay), sleeping or computing (async,
+for $MS milliseconds).
 """
 
+import asyncio
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +30,7 @@ KIND = os.environ.get("KIND", "async")
 STORE = Path(protocol.SQLITE_DIR) / "shigoto.db"
 TEXT = "".join(f"{number:04x} some words of a payload; " for number in range(400))[:10_240]
 ONE_IN = 20
+MS = float(os.environ.get("MS", "10"))
 
 
 def address() -> str:
@@ -69,6 +73,22 @@ async def failing(ctx: Context, number: int) -> None:
 
 
 @app.task
+async def sleeping(number: int) -> None:
+    """Waits for somebody else."""
+    protocol.hit(number)
+    await asyncio.sleep(MS / 1000)
+
+
+@app.task
+async def computing(number: int) -> None:
+    """Needs the processor for so long."""
+    protocol.hit(number)
+    until = time.thread_time() + MS / 1000
+    while time.thread_time() < until:
+        pass
+
+
+@app.task
 async def unmeasured(number: int) -> None:
     """What makes history."""
 
@@ -83,4 +103,6 @@ CALLS: dict[str, Callable[[int], Call[Any]]] = {
     "sync": sync_noop.call,
     "payload": lambda number: with_payload.call(number, TEXT),
     "failures": failing.call,
+    "sleeping": sleeping.call,
+    "computing": computing.call,
 }

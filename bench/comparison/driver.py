@@ -21,7 +21,19 @@ from devtools.environment import ROOT, Problem
 
 RUN_LIMIT = 300.0  # seconds
 LONG_LIMIT = 1800.0
-SETTINGS = ("KIND", "SYNC", "LOG", "ENGINE", "CALLS", "DATABASE", "OPTIONS", "PREPARED", "RATE")
+SETTINGS = (
+    "KIND",
+    "SYNC",
+    "LOG",
+    "ENGINE",
+    "CALLS",
+    "DATABASE",
+    "OPTIONS",
+    "PREPARED",
+    "RATE",
+    "SLOTS",
+    "MS",
+)
 Run = dict[str, Any]
 
 

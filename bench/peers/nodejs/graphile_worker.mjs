@@ -5,6 +5,12 @@ const { Logger, makeWorkerUtils, run } = packages("graphile-worker");
 const logger = new Logger(() => () => {});
 const concurrentJobs = Number(process.env.CONCURRENCY ?? 24);
 const best = { localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 };
+// As long as $MS says, if somebody measures jobs that sleep.
+const MS = process.env.KIND === "sleeping" ? Number(process.env.MS) : 0;
+const sleeping = (hit) => async ({ number }) => {
+  hit(number);
+  await new Promise((resolve) => setTimeout(resolve, MS));
+};
 const preset = {
   worker: {
     connectionString: ADDRESS,
@@ -29,5 +35,5 @@ await main({
       close: () => opened.release(),
     };
   },
-  work: (hit) => run({ preset, logger, taskList: { noop: async ({ number }) => hit(number) } }),
+  work: (hit) => run({ preset, logger, taskList: { noop: MS ? sleeping(hit) : async ({ number }) => hit(number) } }),
 });

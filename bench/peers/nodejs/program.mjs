@@ -9,7 +9,7 @@ export const ADDRESS = process.env.BENCH_ADDRESS;
 export const packages = createRequire(path.join(process.env.BENCH_NODE_FOLDER ?? ".", "here.js"));
 
 const HEADER = 32; // began, first and last of them in ns, waits: 8 bytes each
-const MOST_WAITS = 4096;
+const MOST_WAITS = 65_536;
 const A_MOMENT = 1_000_000_000n;
 const now = () => process.hrtime.bigint();
 
