@@ -53,6 +53,7 @@ Direct = Callable[[Callable[..., Any]], T | None]
 log = logging.getLogger("shigoto.sqlite")
 LOCK_DEADLINE = 60.0  # seconds; then somebody holds a transaction open, and waiting longer does not help
 LOCK_SUSPICION = 5.0  # seconds after which somebody should know
+FIRST_TRY, LONGEST_TRY = 0.0005, 0.020  # seconds between two tries to lock the file
 BUSY = 5
 AFTERWARDS = "A step after a commit to %s failed; it is tried again after the next one."
 
@@ -447,7 +448,9 @@ class Driver:
                     log.warning(
                         "%s is locked by another's transaction; we have waited %.0f s", self.path, now - since
                     )
-                time.sleep(random.uniform(0.0002, 0.001))
+                # The longer a lock is contended, the fewer try at once: a crowd of processes would spend more on trying
+                # than on what they want to write.
+                time.sleep(random.uniform(0.5, 1.0) * min(LONGEST_TRY, max(FIRST_TRY, (now - since) / 4)))
 
     def _locked_for_too_long(self) -> StoreUnavailable:
         return StoreUnavailable(
