@@ -6,6 +6,7 @@ the next round:
 
     room     a slot came free, or a buffer ran low
     look     work may be ready: the doorbell rang, the poll floor passed, or jobs were promoted
+    rest     a pause after the last claim is over, which is there if the store is busy (`pace.py`)
 
 A pool asks for one or more *kinds of work*, which share its room. A kind of which it got less than it asked for, and
 not because of their size, is *dry*: the store has no more of it, so room alone is no reason to ask again; a look is,
@@ -27,6 +28,7 @@ from shigoto.model.job import Lease
 from shigoto.model.worker import CLAIM_DEADLINE, Want, is_large
 from shigoto.observe.events import JobsClaimed
 from shigoto.worker.maintenance import PROMOTE_AT_ONCE
+from shigoto.worker.pace import Pace
 from shigoto.worker.pool import Pool, WorkKind, running
 from shigoto.worker.process import WorkerFlag
 from shigoto.worker.settler import Settler
@@ -70,6 +72,8 @@ class Claimer:
         self._wakeup = Wakeup()
         self._closing = Wakeup()
         self._trouble = Trouble(state, "claimer")
+        self._pace = Pace()
+        self._rests_until = 0.0
         self._closed = False
         self.cycled = False
 
@@ -98,12 +102,14 @@ class Claimer:
             self._drained()
         while not self._closed:
             self._give_back_the_late()
-            wants = self._wants()
+            resting = self._rests_until > self._time()
+            wants = {} if resting else self._wants()
             if not wants:
                 if self._state.in_touch():
                     self._note_cycle()
-                late = [at for pool in self._kinds if (at := pool.slots.next_deadline) is not None]
-                await self._wakeup.wait(max(0.0, min(late) - self._time()) if late else None)
+                due = [at for pool in self._kinds if (at := pool.slots.next_deadline) is not None]
+                due += [self._rests_until] if resting else []
+                await self._wakeup.wait(max(0.0, min(due) - self._time()) if due else None)
                 continue
             try:
                 await self._claim(wants)
@@ -112,6 +118,7 @@ class Claimer:
             else:
                 self._trouble.over()
                 self._note_cycle()
+                self._rests_until = self._time() + self._pace.pause(self._state.random)
 
     def _note_cycle(self) -> None:
         self._state.running_jobs.raise_flag(WorkerFlag.CYCLED, max(1, round(self._state.clock() * 1000)))
@@ -170,6 +177,7 @@ class Claimer:
             await self._promote_all()
         sent_at, ready_again = self._time(), self._given_back - self._state.held.keys()
         leases = await self._state.ask("claim", engine.claim(self._state.id, tuple(wants.values())))
+        self._pace.note(self._time() - sent_at, len(leases))
         self.cycled = True
         self._given_back -= ready_again
         self._state.held.update({lease.number: lease for lease in leases})
@@ -197,11 +205,12 @@ class Claimer:
         now = self._time()
         for kind, share in _shares(wants, leases).items():
             self._hopeful.discard(kind)
-            if len(share) < wants[kind].limit and not is_large(share):
+            full = len(share) >= wants[kind].limit or is_large(share)
+            if not full:
                 (self._dry if still_true else self._hopeful).add(kind)
+            pool = kind.pool
+            pool.slots.gave(now, len(share), full=full, starved=not (pool.buffered or running(pool)))
             if share:
-                pool = kind.pool
-                pool.slots.gave(now, len(share), starved=not (pool.buffered or running(pool)))
                 pool.give(share)
 
     def _give_back_the_late(self) -> None:

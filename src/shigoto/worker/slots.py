@@ -20,6 +20,11 @@ one after the other, however many slots are free; what they keep waiting is give
 for at once. It bounds what is asked for beside what runs, so that long jobs in some slots never keep the
 others empty.
 
+A fleet meets a backlog all at once. If the first few took all that they believe they can run, they would share the
+processor with the others, be late, and give it back. So the portion that a pool asks for begins with its slots, at most
+doubles from claim to claim, and begins again when the store has no more. If the next turn of a pool comes only after
+seconds, there are so many others that each must take less.
+
 Nothing here reads a clock or touches a job: the pool says what it holds, and gets a number.
 """
 
@@ -29,6 +34,7 @@ from collections import deque
 # held. More than two of these keep it from running dry: a drain is 2 to 7 % slower with 60 ms, and 10 % with 30.
 HORIZON = 0.080
 MOST_AHEAD = 10_000
+LONGEST_TURN = 3.0  # seconds from one claim to the next, above which all must ask for less
 WARM_AFTER = 2  # measures
 SAMPLE = 0.100  # seconds; in less, jobs that end together look like a rate
 # It need not wait for that if it has ended so many jobs, for each slot and in all, that they are no chance.
@@ -48,6 +54,8 @@ class Slots:
         self.size = size
         self.window = size
         self.ahead = 0
+        self._portion = 0  # the most to ask for at once, beyond the slots
+        self._gave_at = now
         # The number of buffered leases at which it is time to ask again; none without look-ahead.
         self.low_water = -1
         self._given = 0
@@ -70,10 +78,21 @@ class Slots:
             self._dry_since = now
         if buffered > _most_of(self.ahead):
             return 0
-        return max(0, min(self.window, self.size - running) + self.ahead - buffered)
+        wanted = min(self.window, self.size - running) + self.ahead - buffered
+        return max(0, min(wanted, max(self._portion, self.size)))
 
-    def gave(self, now: float, count: int, *, starved: bool = False) -> None:
-        """Note that so many leases came from the store; `starved` if there was nothing left to run."""
+    def gave(self, now: float, count: int, *, full: bool = True, starved: bool = False) -> None:
+        """Note that so many leases came from the store: `full` if it may have more, `starved` if nothing was left to
+        run here."""
+        if not full:
+            self._portion = 0
+        elif now - self._gave_at < LONGEST_TURN:
+            self._portion = max(self._portion, 2 * count)
+        else:
+            self._portion = int(count * LONGEST_TURN / (now - self._gave_at))
+        if not count:
+            return
+        self._gave_at = now
         self._given += count
         if self._dry_since is not None:
             self._waited += now - max(self._dry_since, self._sampled_at)
@@ -104,6 +123,7 @@ class Slots:
         """Look ahead only when it is earned again: leases were late. Ask for one at a time until one starts."""
         self._look_ahead(0)
         self.window = 1
+        self._portion = 0
         self._rate = 0.0
         self._samples = 0
 
