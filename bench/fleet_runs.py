@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from bench.probe import SUFFIX, look, waits
 READY_WITHIN, DRAINED_WITHIN = 90.0, 120.0  # seconds
 IDLE_FOR = 1.5  # seconds, so that nothing of the warm-up is under way any more
 WARM_JOBS = 20_000
+EACH = 200  # jobs for each process, so that those that come first cannot take all of them
 LOOK_EVERY = 0.002
 
 Store = Callable[[Iterable[int]], None]
@@ -48,17 +50,18 @@ def fleet(runner: Runner, jobs: int, processes: int, *, warm: int = WARM_JOBS) -
         if not _warm(runner, store, loop, crowd, processes, warm):
             return {"error": "not every process was ready in time", "log": crowd.log()}
         before, used, server = look(crowd.folder).began, usage_of(crowd.pids).cpu, server_cpu(runner)
-        store(range(jobs))
-        first = 0
-        deadline = time.monotonic() + DRAINED_WITHIN
-        while (seen := look(crowd.folder)).began < before + jobs and time.monotonic() < deadline:
-            first = first or (time.monotonic_ns() if seen.began > before else 0)
-            time.sleep(LOOK_EVERY)
+        # The first job begins before the call returns that has stored them.
+        with ThreadPoolExecutor(1) as watch:
+            begun = watch.submit(_until_began, crowd, before + 1)
+            store(range(jobs))
+            first = begun.result()
+        _until_began(crowd, before + jobs)
+        seen = look(crowd.folder)
         remaining, ended = emptied(lambda: loop.run(runner.left()))
         cpu, server = usage_of(crowd.pids).cpu - used, server_cpu(runner) - server
         began = look(crowd.folder).began - before
         loop.run(leave(producer))
-    seconds = max((ended or seen.last) - (first or seen.last), 1) / 1e9
+    seconds = max((ended or seen.last) - first, 1) / 1e9
     return {
         "n": jobs,
         "procs": processes,
@@ -121,8 +124,8 @@ def _warm(
     while _probes(crowd.folder) < processes:
         if time.monotonic() > deadline or crowd.gone:
             return False
-        store(range(25 * processes))
-        stored += 25 * processes
+        store(range(EACH * processes))
+        stored += EACH * processes
         _until_began(crowd, stored)
         time.sleep(0.02)
     if jobs:
@@ -139,10 +142,12 @@ def _probes(folder: Path) -> int:
     return sum(name.endswith(SUFFIX) for name in os.listdir(folder))
 
 
-def _until_began(crowd: Crowd, jobs: int) -> None:
+def _until_began(crowd: Crowd, jobs: int) -> int:
+    """Wait until so many jobs have begun, and return when, in ns."""
     deadline = time.monotonic() + DRAINED_WITHIN
     while look(crowd.folder).began < jobs and time.monotonic() < deadline and not crowd.gone:
         time.sleep(LOOK_EVERY)
+    return time.monotonic_ns()
 
 
 async def _arrive(one: One, rate: float, seconds: float) -> float:
