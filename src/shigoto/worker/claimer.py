@@ -103,8 +103,8 @@ class Claimer:
         while not self._closed:
             self._give_back_the_late()
             resting = self._rests_until > self._time()
-            wants = {} if resting else self._wants()
-            if not wants:
+            wants = self._wants()  # also while it rests, so that pools note when they had nothing to run
+            if resting or not wants:
                 if self._state.in_touch():
                     self._note_cycle()
                 due = [at for pool in self._kinds if (at := pool.slots.next_deadline) is not None]
@@ -202,16 +202,20 @@ class Claimer:
             await asyncio.sleep(0)
 
     def _deliver(self, wants: dict[WorkKind, Want], leases: list[Lease], *, still_true: bool) -> None:
-        now = self._time()
-        for kind, share in _shares(wants, leases).items():
+        now, shares = self._time(), _shares(wants, leases)
+        given: dict[Pool, tuple[int, bool]] = {}
+        for kind, share in shares.items():
             self._hopeful.discard(kind)
             full = len(share) >= wants[kind].limit or is_large(share)
             if not full:
                 (self._dry if still_true else self._hopeful).add(kind)
-            pool = kind.pool
-            pool.slots.gave(now, len(share), full=full, starved=not (pool.buffered or running(pool)))
+            count, any_full = given.get(kind.pool, (0, False))
+            given[kind.pool] = count + len(share), any_full or full
+        for pool, (count, full) in given.items():
+            pool.slots.gave(now, count, full=full, starved=not (pool.buffered or running(pool)))
+        for kind, share in shares.items():
             if share:
-                pool.give(share)
+                kind.pool.give(share)
 
     def _give_back_the_late(self) -> None:
         now = self._time()

@@ -12,7 +12,7 @@ from math import inf
 from random import Random
 
 EXCESS = 0.010  # seconds, after which a pause is as long as the excess
-LEAST, FIRST, LONGEST = 0.001, 0.005, 2.0  # seconds of a pause
+LEAST, FIRST, LONGEST = 0.001, 0.005, 1.0  # seconds of a pause
 FORGET = 1.02  # for each trip: the quickest one may have been luck, or the store is slower by now
 MANY = 100  # jobs, from which on a trip tells what each of them costs
 

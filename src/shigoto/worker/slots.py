@@ -9,8 +9,8 @@ run it.
       ahead = 0              ahead = rate × 80 ms, at most 10 000,      a time, doubled by each claim that
                              none if jobs run longer than that          starts in time
 
-The rate is that of a pool with something to run: what it waits for a claim is left out, as far as it is known, else the
-first claims of a cold pool would look like slow jobs.
+The rate is that of a pool with something to run: what it waits for a claim, or with nothing to run, is left out, else
+workers that wait for a busy store would look slow, ask for less, and wait more often.
 A measure takes 100 ms, or less if a cold pool has ended so many that it is plain how fast they are, or if a warm one
 was starved: it had ended everything before the next jobs came, so it is faster than was believed. The first jobs of a
 large backlog need not be fetched in small portions for long.
@@ -34,7 +34,7 @@ from collections import deque
 # held. More than two of these keep it from running dry: a drain is 2 to 7 % slower with 60 ms, and 10 % with 30.
 HORIZON = 0.080
 MOST_AHEAD = 10_000
-LONGEST_TURN = 3.0  # seconds from one claim to the next, above which all must ask for less
+LONGEST_TURN = 2.0  # seconds from one claim to the next, above which all must ask for less
 WARM_AFTER = 2  # measures
 SAMPLE = 0.100  # seconds; in less, jobs that end together look like a rate
 # It need not wait for that if it has ended so many jobs, for each slot and in all, that they are no chance.
@@ -84,12 +84,17 @@ class Slots:
     def gave(self, now: float, count: int, *, full: bool = True, starved: bool = False) -> None:
         """Note that so many leases came from the store: `full` if it may have more, `starved` if nothing was left to
         run here."""
+        turn = now - self._gave_at
         if not full:
             self._portion = 0
-        elif now - self._gave_at < LONGEST_TURN:
+        elif 2 * turn < LONGEST_TURN:
             self._portion = max(self._portion, 2 * count)
         else:
-            self._portion = int(count * LONGEST_TURN / (now - self._gave_at))
+            self._portion = int(count * max(0.5, LONGEST_TURN / turn))
+        if not full and not count:
+            # What comes next may be jobs of another length.
+            self._look_ahead(0)
+            self._samples = 0
         if not count:
             return
         self._gave_at = now
@@ -129,11 +134,13 @@ class Slots:
 
     def _measure(self, now: float, buffered: int, running: int) -> None:
         elapsed = now - self._sampled_at
+        dry = 0.0 if self._dry_since is None else now - max(self._dry_since, self._sampled_at)
+        busy = elapsed - self._waited - dry
         self._finished = self._given - buffered - running
         progress = self._finished - self._finished_then
-        if elapsed < SAMPLE and not (elapsed >= SHORTEST and self._is_plain(progress)):
+        if busy < SAMPLE and not (self._is_plain(progress) and (busy >= SHORTEST or elapsed >= SAMPLE)):
             return
-        rate = progress / (elapsed - self._waited + COARSE)
+        rate = progress / (busy + COARSE)
         self._rate = max(rate, (self._rate + rate) / 2)
         self._starved = False
         self._samples = self._samples + 1 if progress > 0 else 0

@@ -108,6 +108,21 @@ def test_what_a_pool_waits_for_its_claims_does_not_make_its_jobs_look_slow() -> 
     assert kept_waiting.slots.ahead == pytest.approx(25_000 * HORIZON, rel=0.3)
 
 
+def test_look_ahead_is_earned_by_few_jobs_if_their_claims_take_long() -> None:
+    """As with many workers at a busy store, where a pool has something to run for a hundredth of the time."""
+    pool = Pool(50)
+    for _ in range(6):
+        count = pool.want()
+        pool.now += 0.15
+        pool.give(count)
+        pool.want()
+        pool.finish(pool.running + pool.buffered, count / 100_000)
+        pool.want()
+        pool.now += 0.5
+
+    assert pool.slots.ahead > 1_000
+
+
 def test_what_ends_in_no_time_at_all_is_not_measured() -> None:
     pool = Pool(100)
     for _ in range(20):
@@ -149,7 +164,7 @@ def test_a_pool_asks_for_twice_as_much_as_before_and_no_more() -> None:
     pool = Pool(50)
     warm(pool, per_second=20_000)
     pool.finish(pool.running + pool.buffered, 0.01)
-    pool.slots.gave(pool.now, 0, full=False)
+    pool.slots.gave(pool.now, 1, full=False)
     asked: list[int] = []
     for _ in range(6):
         asked.append(pool.want())
@@ -237,16 +252,20 @@ def test_jobs_longer_than_the_horizon_are_never_claimed_ahead() -> None:
     assert pool.slots.ahead == 0
 
 
-def test_a_pool_that_stood_still_is_cold_again() -> None:
+def test_a_pool_that_found_nothing_is_cold_again() -> None:
     pool = Pool(10)
     warm(pool, per_second=5_000)
     pool.finish(pool.running + pool.buffered, 1)
 
     pool.want()
+    pool.slots.gave(pool.now, 0, full=False)
     pool.now += 60
-    pool.want()
+    asked: list[int] = []
+    while count := pool.want():
+        asked.append(count)
+        pool.give(count)
 
-    assert pool.want() == 10
+    assert asked == [10]
 
 
 def test_a_lease_that_lies_unstarted_is_late_after_a_quarter_of_a_second() -> None:
