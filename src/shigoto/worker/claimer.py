@@ -6,7 +6,7 @@ the next round:
 
     room     a slot came free, or a buffer ran low
     look     work may be ready: the doorbell rang, the poll floor passed, or jobs were promoted
-    rest     a pause after the last claim is over, which is there if the store is busy (`pace.py`)
+    rest     a pause after the last claim is over, which is there if the store is busy (`backoff.py`)
 
 A pool asks for one or more *kinds of work*, which share its room. A kind of which it got less than it asked for, and
 not because of their size, is *dry*: the store has no more of it, so room alone is no reason to ask again; a look is,
@@ -27,8 +27,8 @@ from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.model.worker import CLAIM_DEADLINE, Want, is_large
 from shigoto.observe.events import JobsClaimed
+from shigoto.worker.backoff import Backoff
 from shigoto.worker.maintenance import PROMOTE_AT_ONCE
-from shigoto.worker.pace import Pace
 from shigoto.worker.pool import Pool, WorkKind, running
 from shigoto.worker.process import WorkerFlag
 from shigoto.worker.settler import Settler
@@ -72,7 +72,7 @@ class Claimer:
         self._wakeup = Wakeup()
         self._closing = Wakeup()
         self._trouble = Trouble(state, "claimer")
-        self._pace = Pace()
+        self._backoff = Backoff()
         self._rests_until = 0.0
         self._closed = False
         self.cycled = False
@@ -118,7 +118,7 @@ class Claimer:
             else:
                 self._trouble.over()
                 self._note_cycle()
-                self._rests_until = self._time() + self._pace.pause(self._state.random)
+                self._rests_until = self._time() + self._backoff.pause(self._state.random)
 
     def _note_cycle(self) -> None:
         self._state.running_jobs.raise_flag(WorkerFlag.CYCLED, max(1, round(self._state.clock() * 1000)))
@@ -177,7 +177,7 @@ class Claimer:
             await self._promote_all()
         sent_at, ready_again = self._time(), self._given_back - self._state.held.keys()
         leases = await self._state.ask("claim", engine.claim(self._state.id, tuple(wants.values())))
-        self._pace.note(self._time() - sent_at, len(leases))
+        self._backoff.note(self._time() - sent_at, len(leases))
         self.cycled = True
         self._given_back -= ready_again
         self._state.held.update({lease.number: lease for lease in leases})

@@ -36,7 +36,7 @@ from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement, Verdict
 from shigoto.observe import events
 from shigoto.worker import endings
-from shigoto.worker.pace import Pace
+from shigoto.worker.backoff import Backoff
 from shigoto.worker.pool import named
 from shigoto.worker.reporting import about
 from shigoto.worker.state import Trouble, WorkerState
@@ -69,7 +69,7 @@ class Settler:
         self._outwaiting: asyncio.Task[None] | None = None
         self._wakeup = Wakeup()
         self._trouble = Trouble(state, "settler")
-        self._pace = Pace()
+        self._backoff = Backoff()
         self._idle = False
         self._closed = False
         self._dropping = self._lost = False
@@ -145,7 +145,7 @@ class Settler:
                     await asyncio.sleep(self._trouble.met(error))
                 else:
                     self._trouble.over()
-                    if pause := self._pace.pause(self._state.random):
+                    if pause := self._backoff.pause(self._state.random):
                         await asyncio.sleep(pause)  # what ends meanwhile forms the next batch
                 if self._busy and self._outwaiting is None:
                     self._outwaiting = asyncio.create_task(self._outwait(), name="shigoto-outwait")
@@ -278,7 +278,7 @@ class Settler:
         settlements = [settlement for _, settlement, _ in batch]
         sent_at = self._state.clock()
         verdicts = await self._state.ask("settle", engine.settle(self._state.id, settlements))
-        self._pace.note(self._state.clock() - sent_at, len(batch))
+        self._backoff.note(self._state.clock() - sent_at, len(batch))
         return verdicts
 
     async def _fates(self, batch: list[EndedRun], verdicts: list[Verdict]) -> Fates:

@@ -1,5 +1,5 @@
-"""Fleets in a model: workers with their real `Slots` and `Pace`, on virtual time, at a store that does one trip after
-another, each for a fixed time and so much more for each job."""
+"""Fleets in a model: workers with their real `Slots` and `Backoff`, on virtual time, at a store that does one trip
+after another, each for a fixed time and so much more for each job."""
 
 import heapq
 from collections import deque
@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from shigoto.worker.pace import Pace
+from shigoto.worker.backoff import Backoff
 from shigoto.worker.slots import Slots
 
 TRIP, JOB = 0.001, 0.000010  # seconds that the store needs for a trip, and for each job in it
@@ -71,7 +71,7 @@ class Worker:
     def __init__(self, clock: Clock, store: Store, random: Random) -> None:
         self._clock, self._store, self._random = clock, store, random
         self._slots = Slots(SIZE, clock.now)
-        self._claims, self._settlements = Pace(), Pace()
+        self._claims, self._settlements = Backoff(), Backoff()
         self._held = 0  # claimed and not run
         self._ran_at = clock.now
         self._ended = 0  # run and not settled

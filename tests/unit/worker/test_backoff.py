@@ -4,22 +4,22 @@ from random import Random
 
 import pytest
 
-from shigoto.worker.pace import FIRST, LONGEST, MANY, Pace
+from shigoto.worker.backoff import FIRST, LONGEST, MANY, Backoff
 
 
-def paused(pace: Pace) -> float:
-    return pace.pause(Random(1))
+def paused(backoff: Backoff) -> float:
+    return backoff.pause(Random(1))
 
 
-def after(*trips: tuple[float, int]) -> Pace:
-    pace = Pace()
+def after(*trips: tuple[float, int]) -> Backoff:
+    backoff = Backoff()
     for seconds, jobs in trips:
-        pace.note(seconds, jobs)
-    return pace
+        backoff.note(seconds, jobs)
+    return backoff
 
 
 def test_there_is_no_pause_before_the_first_trip() -> None:
-    assert paused(Pace()) == 0.0
+    assert paused(Backoff()) == 0.0
 
 
 def test_trips_that_take_what_they_took_before_bring_no_pause() -> None:
@@ -57,14 +57,14 @@ def test_the_pause_has_a_bound() -> None:
 
 
 def test_a_store_that_became_slower_for_good_is_taken_as_it_is() -> None:
-    pace = after((0.001, 10), *[(0.020, 10)] * 200)
+    backoff = after((0.001, 10), *[(0.020, 10)] * 200)
 
-    assert paused(pace) == 0.0
+    assert paused(backoff) == 0.0
 
 
 def test_pauses_of_workers_that_see_the_same_differ_a_little() -> None:
-    pace, random = after((0.002, MANY), *[(0.1, MANY)] * 20), Random(1)
-    pauses = [pace.pause(random) for _ in range(100)]
+    backoff, random = after((0.002, MANY), *[(0.1, MANY)] * 20), Random(1)
+    pauses = [backoff.pause(random) for _ in range(100)]
 
     assert max(pauses) > 1.3 * min(pauses)
     assert max(pauses) < 1.7 * min(pauses)

@@ -17,7 +17,7 @@ FORGET = 1.02  # for each trip: the quickest one may have been luck, or the stor
 MANY = 100  # jobs, from which on a trip tells what each of them costs
 
 
-class Pace:
+class Backoff:
     """The pauses of one part of a worker, by what its trips took."""
 
     def __init__(self) -> None:
