@@ -26,7 +26,7 @@ from shigoto.engine.sqlite import SqliteEngine, doorbell, file
 from shigoto.engine.sqlite.dialect import execute
 from shigoto.model.errors import JobError, SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
-from shigoto.model.job import Enqueued, JobFilter, JobSpec, QueueSettings, State
+from shigoto.model.job import Enqueued, JobFilter, JobSpec, State
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 
 pytestmark = pytest.mark.engine("sqlite")
@@ -359,11 +359,11 @@ os._exit(0)
         self, engine: SqliteEngine
     ) -> None:
         engine.migrate()
-        watched = engine._driver.connections.newest()
+        watched = engine._driver.connections.version()
         assert watched is not None
 
         assert exit_code(engine, fork_and_enqueue(engine)) == 0
-        assert engine._driver.connections.newest() != watched
+        assert engine._driver.connections.version() != watched
 
     def test_a_fork_while_other_threads_write_disturbs_neither_side(self, engine: SqliteEngine) -> None:
         stop = threading.Event()
@@ -624,74 +624,28 @@ os._exit(0)
         assert await listener.wait(30)
         listener.close()
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="without inotify every change of the log rings")
-    async def test_a_listener_is_woken_once_by_a_commit_of_many_writes(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A busy store writes a thousand times a second, and has many listeners."""
-        file, log = tmp_path / "bell", tmp_path / "log"
-        file.touch()
-        log.touch()
-        listener = doorbell.SqliteDoorbell(file, log, lambda: 1)
-        heard, asked = listener._heard, []
-
-        def hear() -> None:
-            asked.append(True)
-            heard()
-
-        monkeypatch.setattr(listener, "_heard", hear)
-        waiting = asyncio.create_task(listener.wait(2 * doorbell.LOOK_AGAIN[-1]))
-
-        for _ in range(50):
-            await asyncio.sleep(0)
-            with log.open("ab") as pages:
-                pages.write(b"a page")
-
-        assert not await waiting
-        assert len(asked) <= 2
-        listener.close()
-
-    async def test_a_listener_hears_of_what_came_while_nobody_waited(
-        self, engine: SqliteEngine, path: Path
-    ) -> None:
-        listener = engine.listen()
-        await listener.wait(0.05)
-        connection = engine.connect()
-        engine.join(connection, engine.enqueue_many([spec()]))
-        connection.commit()
-        connection.close()
-        await asyncio.sleep(2 * doorbell.LOOK_AGAIN[-1])
-
-        assert await listener.wait(30)
-        listener.close()
-
-    def test_what_is_newest_changes_with_commits_that_store_jobs_alone(
-        self, engine: SqliteEngine, path: Path
-    ) -> None:
+    def test_every_commit_changes_the_version_of_the_store(self, engine: SqliteEngine, path: Path) -> None:
         engine.migrate()
-        newest = engine._driver.connections.newest
-        before = newest()
+        version = engine._driver.connections.version
+        before = version()
         assert before is not None
-        assert newest() == before
+        assert version() == before
 
         engine.run(engine.enqueue_many([spec()]))
-        ours = newest()
+        ours = version()
         producer = spawn.Process(target=enqueue_one, args=(path,))
         producer.start()
         producer.join()
-        theirs = newest()
-        engine.run(engine.configure(QueueSettings(name="default", paused=True)))
 
-        assert before != ours != theirs
-        assert newest() == theirs
+        assert before != ours != version()
 
-    def test_what_is_newest_is_not_known_while_the_store_is_closed(self, engine: SqliteEngine) -> None:
+    def test_the_version_is_not_known_while_the_store_is_closed(self, engine: SqliteEngine) -> None:
         engine.migrate()
-        assert engine._driver.connections.newest() is not None
+        assert engine._driver.connections.version() is not None
 
         engine.close()
 
-        assert engine._driver.connections.newest() is None
+        assert engine._driver.connections.version() is None
 
     async def test_the_bell_can_be_rung_by_whoever_may_write_the_store(
         self, engine: SqliteEngine, path: Path

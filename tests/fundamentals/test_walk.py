@@ -27,9 +27,8 @@ from tests.postgres import Yard, make_store, shared_server
 PACKAGE = f"{Path(shigoto.__file__).parent}/"
 MARK = 7_717_717_717  # the argument of the traced job
 WARM_UP = 7_000  # jobs, so that no other number of the run is that of the traced job
-# The worker sends heartbeats at its own times; they name all jobs that it holds and pass beside the walk. So does the
-# doorbell, which compares the newest number of a job with the last one that it knew.
-BESIDE = {"worker/keeper.py", "engine/sql/repairing.py", "engine/sqlite/doorbell.py", "engine/sqlite/file.py"}
+# The worker sends heartbeats at its own times; they name all jobs that it holds and pass beside the walk.
+BESIDE = {"worker/keeper.py", "engine/sql/repairing.py"}
 MOST = {"SQLite": 20, "PostgreSQL": 22}
 
 

@@ -6,7 +6,6 @@ the next round:
 
     room     a slot came free, or a buffer ran low
     look     work may be ready: the doorbell rang, the poll floor passed, or jobs were promoted
-    rest     a pause after the last claim is over, which is there if the store is busy (`backoff.py`)
 
 A pool asks for one or more *kinds of work*, which share its room. A kind of which it got less than it asked for, and
 not because of their size, is *dry*: the store has no more of it, so room alone is no reason to ask again; a look is,
@@ -27,7 +26,6 @@ from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.model.worker import CLAIM_DEADLINE, Want, is_large
 from shigoto.observe.events import JobsClaimed
-from shigoto.worker.backoff import Backoff
 from shigoto.worker.maintenance import PROMOTE_AT_ONCE
 from shigoto.worker.pool import Pool, WorkKind, running
 from shigoto.worker.process import WorkerFlag
@@ -72,8 +70,6 @@ class Claimer:
         self._wakeup = Wakeup()
         self._closing = Wakeup()
         self._trouble = Trouble(state, "claimer")
-        self._backoff = Backoff()
-        self._rests_until = 0.0
         self._closed = False
         self.cycled = False
 
@@ -102,14 +98,12 @@ class Claimer:
             self._drained()
         while not self._closed:
             self._give_back_the_late()
-            resting = self._rests_until > self._time()
-            wants = self._wants()  # also while it rests, so that pools note when they had nothing to run
-            if resting or not wants:
+            wants = self._wants()
+            if not wants:
                 if self._state.in_touch():
                     self._note_cycle()
-                due = [at for pool in self._kinds if (at := pool.slots.next_deadline) is not None]
-                due += [self._rests_until] if resting else []
-                await self._wakeup.wait(max(0.0, min(due) - self._time()) if due else None)
+                late = [at for pool in self._kinds if (at := pool.slots.next_deadline) is not None]
+                await self._wakeup.wait(max(0.0, min(late) - self._time()) if late else None)
                 continue
             try:
                 await self._claim(wants)
@@ -118,7 +112,6 @@ class Claimer:
             else:
                 self._trouble.over()
                 self._note_cycle()
-                self._rests_until = self._time() + self._backoff.pause(self._state.random)
 
     def _note_cycle(self) -> None:
         self._state.running_jobs.raise_flag(WorkerFlag.CYCLED, max(1, round(self._state.clock() * 1000)))
@@ -177,7 +170,6 @@ class Claimer:
             await self._promote_all()
         sent_at, ready_again = self._time(), self._given_back - self._state.held.keys()
         leases = await self._state.ask("claim", engine.claim(self._state.id, tuple(wants.values())))
-        self._backoff.note(self._time() - sent_at, len(leases))
         self.cycled = True
         self._given_back -= ready_again
         self._state.held.update({lease.number: lease for lease in leases})
@@ -202,20 +194,15 @@ class Claimer:
             await asyncio.sleep(0)
 
     def _deliver(self, wants: dict[WorkKind, Want], leases: list[Lease], *, still_true: bool) -> None:
-        now, shares = self._time(), _shares(wants, leases)
-        given: dict[Pool, tuple[int, bool]] = {}
-        for kind, share in shares.items():
+        now = self._time()
+        for kind, share in _shares(wants, leases).items():
             self._hopeful.discard(kind)
-            full = len(share) >= wants[kind].limit or is_large(share)
-            if not full:
+            if len(share) < wants[kind].limit and not is_large(share):
                 (self._dry if still_true else self._hopeful).add(kind)
-            count, any_full = given.get(kind.pool, (0, False))
-            given[kind.pool] = count + len(share), any_full or full
-        for pool, (count, full) in given.items():
-            pool.slots.gave(now, count, full=full, starved=not (pool.buffered or running(pool)))
-        for kind, share in shares.items():
             if share:
-                kind.pool.give(share)
+                pool = kind.pool
+                pool.slots.gave(now, len(share), starved=not (pool.buffered or running(pool)))
+                pool.give(share)
 
     def _give_back_the_late(self) -> None:
         now = self._time()

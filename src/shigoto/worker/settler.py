@@ -36,7 +36,6 @@ from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement, Verdict
 from shigoto.observe import events
 from shigoto.worker import endings
-from shigoto.worker.backoff import Backoff
 from shigoto.worker.pool import named
 from shigoto.worker.reporting import about
 from shigoto.worker.state import Trouble, WorkerState
@@ -69,7 +68,6 @@ class Settler:
         self._outwaiting: asyncio.Task[None] | None = None
         self._wakeup = Wakeup()
         self._trouble = Trouble(state, "settler")
-        self._backoff = Backoff()
         self._idle = False
         self._closed = False
         self._dropping = self._lost = False
@@ -145,8 +143,6 @@ class Settler:
                     await asyncio.sleep(self._trouble.met(error))
                 else:
                     self._trouble.over()
-                    if pause := self._backoff.pause(self._state.random):
-                        await asyncio.sleep(pause)  # what ends meanwhile forms the next batch
                 if self._busy and self._outwaiting is None:
                     self._outwaiting = asyncio.create_task(self._outwait(), name="shigoto-outwait")
         finally:
@@ -276,10 +272,7 @@ class Settler:
     async def _settle(self, batch: list[EndedRun]) -> list[Verdict]:
         engine = self._state.engine
         settlements = [settlement for _, settlement, _ in batch]
-        sent_at = self._state.clock()
-        verdicts = await self._state.ask("settle", engine.settle(self._state.id, settlements))
-        self._backoff.note(self._state.clock() - sent_at, len(batch))
-        return verdicts
+        return await self._state.ask("settle", engine.settle(self._state.id, settlements))
 
     async def _fates(self, batch: list[EndedRun], verdicts: list[Verdict]) -> Fates:
         """Return the jobs of which only the store knows what became of them; mostly none."""

@@ -9,8 +9,8 @@ run it.
       ahead = 0              ahead = rate × 80 ms, at most 10 000,      a time, doubled by each claim that
                              none if jobs run longer than that          starts in time
 
-The rate is that of a pool with something to run: what it waits for a claim, or with nothing to run, is left out, else
-workers that wait for a busy store would look slow, ask for less, and wait more often.
+The rate is that of a pool with something to run: what it waits for a claim is left out, as far as it is known, else the
+first claims of a cold pool would look like slow jobs.
 A measure takes 100 ms, or less if a cold pool has ended so many that it is plain how fast they are, or if a warm one
 was starved: it had ended everything before the next jobs came, so it is faster than was believed. The first jobs of a
 large backlog need not be fetched in small portions for long.
@@ -19,11 +19,6 @@ Long jobs are thus never hoarded. The window answers another trouble: handlers t
 one after the other, however many slots are free; what they keep waiting is given back, and fewer are asked
 for at once. It bounds what is asked for beside what runs, so that long jobs in some slots never keep the
 others empty.
-
-A fleet meets a backlog all at once. If the first few took all that they believe they can run, they would share the
-processor with the others, be late, and give it back. So the portion that a pool asks for begins with its slots, at most
-doubles from claim to claim, and begins again when the store has no more. If the next turn of a pool comes only after
-seconds, there are so many others that each must take less.
 
 Nothing here reads a clock or touches a job: the pool says what it holds, and gets a number.
 """
@@ -34,7 +29,6 @@ from collections import deque
 # held. More than two of these keep it from running dry: a drain is 2 to 7 % slower with 60 ms, and 10 % with 30.
 HORIZON = 0.080
 MOST_AHEAD = 10_000
-LONGEST_TURN = 2.0  # seconds from one claim to the next, above which all must ask for less
 WARM_AFTER = 2  # measures
 SAMPLE = 0.100  # seconds; in less, jobs that end together look like a rate
 # It need not wait for that if it has ended so many jobs, for each slot and in all, that they are no chance.
@@ -54,8 +48,6 @@ class Slots:
         self.size = size
         self.window = size
         self.ahead = 0
-        self._portion = 0  # the most to ask for at once, beyond the slots
-        self._gave_at = now
         # The number of buffered leases at which it is time to ask again; none without look-ahead.
         self.low_water = -1
         self._given = 0
@@ -78,26 +70,10 @@ class Slots:
             self._dry_since = now
         if buffered > _most_of(self.ahead):
             return 0
-        wanted = min(self.window, self.size - running) + self.ahead - buffered
-        return max(0, min(wanted, max(self._portion, self.size)))
+        return max(0, min(self.window, self.size - running) + self.ahead - buffered)
 
-    def gave(self, now: float, count: int, *, full: bool = True, starved: bool = False) -> None:
-        """Note that so many leases came from the store: `full` if it may have more, `starved` if nothing was left to
-        run here."""
-        turn = now - self._gave_at
-        if not full:
-            self._portion = 0
-        elif 2 * turn < LONGEST_TURN:
-            self._portion = max(self._portion, 2 * count)
-        else:
-            self._portion = int(count * max(0.5, LONGEST_TURN / turn))
-        if not full and not count:
-            # What comes next may be jobs of another length.
-            self._look_ahead(0)
-            self._samples = 0
-        if not count:
-            return
-        self._gave_at = now
+    def gave(self, now: float, count: int, *, starved: bool = False) -> None:
+        """Note that so many leases came from the store; `starved` if there was nothing left to run."""
         self._given += count
         if self._dry_since is not None:
             self._waited += now - max(self._dry_since, self._sampled_at)
@@ -128,19 +104,16 @@ class Slots:
         """Look ahead only when it is earned again: leases were late. Ask for one at a time until one starts."""
         self._look_ahead(0)
         self.window = 1
-        self._portion = 0
         self._rate = 0.0
         self._samples = 0
 
     def _measure(self, now: float, buffered: int, running: int) -> None:
         elapsed = now - self._sampled_at
-        dry = 0.0 if self._dry_since is None else now - max(self._dry_since, self._sampled_at)
-        busy = elapsed - self._waited - dry
         self._finished = self._given - buffered - running
         progress = self._finished - self._finished_then
-        if busy < SAMPLE and not (self._is_plain(progress) and (busy >= SHORTEST or elapsed >= SAMPLE)):
+        if elapsed < SAMPLE and not (elapsed >= SHORTEST and self._is_plain(progress)):
             return
-        rate = progress / (busy + COARSE)
+        rate = progress / (elapsed - self._waited + COARSE)
         self._rate = max(rate, (self._rate + rate) / 2)
         self._starved = False
         self._samples = self._samples + 1 if progress > 0 else 0

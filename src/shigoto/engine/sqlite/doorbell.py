@@ -3,13 +3,10 @@
 A touch costs the producer a few microseconds and wakes every listener within a millisecond, also in other processes. A
 caller's own transaction cannot ring after its commit, so listeners watch the write-ahead log too. There the event comes
 with the write, before the commit can be seen: the listener looks a few times, for as long as a disk may take to sync,
-whether a job has been stored, and rings for that. Looking costs a fiftieth of a millisecond; to ring for every write
-would cost a claim each time, in vain, also for every beat of an idle worker.
-
-The log of a busy store is written thousands of times a second, and a fleet that woke for each write would have no time
-for jobs: 32 workers spent ten times as much on that as on what they ran. So the log is watched for one write, and again
-when the round of looks is over; and nothing is heard while nobody waits. Where the kernel offers no inotify, the two
-files are looked at every 50 ms. Missing a ring costs no more than the worker's poll interval.
+whether there has been a commit, and rings for that. Looking costs a fiftieth of a millisecond; to ring for every write
+would cost a claim each time, in vain, also for every beat of an idle worker. Writes meanwhile start no new round, so
+that a listener beside a busy writer is not kept busy too. Where the kernel offers no inotify, the two files are looked
+at every 50 ms. Missing a ring costs no more than the worker's poll interval.
 """
 
 import asyncio
@@ -27,7 +24,6 @@ POLL = 0.05
 MISSING_FOR = 0.001  # seconds
 
 IN_MODIFY, IN_ATTRIB, IN_IGNORED = 0x2, 0x4, 0x8000
-IN_ONESHOT = 0x80000000
 IN_CLOEXEC, IN_NONBLOCK = 0o2000000, 0o4000
 
 
@@ -63,36 +59,30 @@ def create(doorbell: Path, store: Path) -> None:
 class SqliteDoorbell:
     """One listener on the running event loop.
 
-    `newest` tells what changes with every commit that has stored a job, None if that cannot be known. It is asked on
-    the event loop.
+    `version` tells what changes with every commit, None if that cannot be known. It is asked on the event loop.
     """
 
-    def __init__(self, doorbell: Path, wal: Path, newest: Callable[[], object | None]) -> None:
+    def __init__(self, doorbell: Path, wal: Path, version: Callable[[], object | None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._doorbell, self._wal = doorbell, wal
-        self._newest, self._known = newest, newest()
+        self._version, self._known = version, version()
         self._rung = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._looks: list[float] = []
         self._inotify = _Inotify.open()
         if self._inotify is not None:
             self._inotify.watch(doorbell, wal)
+            self._loop.add_reader(self._inotify.fd, self._heard)
         else:
             self._seen = _stamps(doorbell, wal)
             self._timer = self._loop.call_later(POLL, self._look)
 
     async def wait(self, timeout: float) -> bool:
-        if self._inotify is not None:
-            # A busy worker has no use for what a busy store tells, a thousand times a second.
-            self._loop.add_reader(self._inotify.fd, self._heard)
         try:
             async with asyncio.timeout(timeout):
                 await self._rung.wait()
         except TimeoutError:
             return False
-        finally:
-            if self._inotify is not None:
-                self._loop.remove_reader(self._inotify.fd)
         self._rung.clear()
         return True
 
@@ -117,8 +107,8 @@ class SqliteDoorbell:
             self._timer = self._loop.call_at(self._looks[0], self._look_for_commit)
 
     def _note(self) -> bool:
-        """Whether a job may have been stored since this was last asked."""
-        known, self._known = self._known, None if self._inotify is None else self._newest()
+        """Whether there may have been a commit since this was last asked."""
+        known, self._known = self._known, None if self._inotify is None else self._version()
         return self._known is None or self._known != known
 
     def _look_for_commit(self) -> None:
@@ -130,10 +120,6 @@ class SqliteDoorbell:
         self._looks = [at for at in self._looks if at > now]
         if self._looks:
             self._timer = self._loop.call_at(self._looks[0], self._look_for_commit)
-        elif self._inotify is not None:
-            self._inotify.watch_log()
-            if self._note():  # since the last look, and before the log was watched again
-                self._rung.set()
 
     def _look(self) -> None:
         seen = _stamps(self._doorbell, self._wal)
@@ -172,13 +158,9 @@ class _Inotify:
         return cls(libc, fd) if fd >= 0 else None
 
     def watch(self, doorbell: Path, wal: Path) -> None:
-        self._paths = {"doorbell": (doorbell, IN_ATTRIB), "wal": (wal, IN_MODIFY | IN_ONESHOT)}
+        self._paths = {"doorbell": (doorbell, IN_ATTRIB), "wal": (wal, IN_MODIFY)}
         for name in self._paths:
             self._add(name)
-
-    def watch_log(self) -> None:
-        """Watch the log for its next write; each of them would wake every listener, and a commit has hundreds."""
-        self._add("wal")
 
     def read(self) -> tuple[bool, bool]:
         """Whether the doorbell was rung and whether the log was written since the last read."""
@@ -195,10 +177,9 @@ class _Inotify:
             if name is None:
                 continue
             heard.add(name)
-            if mask & IN_IGNORED:
-                self._names.pop(watch, None)
-                if name == "doorbell":  # the file was replaced: listen to the new one
-                    self._add(name)
+            if mask & IN_IGNORED:  # the file was replaced: listen to the new one
+                del self._names[watch]
+                self._add(name)
         return "doorbell" in heard, "wal" in heard
 
     def close(self) -> None:

@@ -23,8 +23,9 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import partial
 from inspect import iscoroutine
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -52,7 +53,6 @@ Direct = Callable[[Callable[..., Any]], T | None]
 log = logging.getLogger("shigoto.sqlite")
 LOCK_DEADLINE = 60.0  # seconds; then somebody holds a transaction open, and waiting longer does not help
 LOCK_SUSPICION = 5.0  # seconds after which somebody should know
-FIRST_TRY, LONGEST_TRY = 0.0005, 0.020  # seconds between two tries to lock the file
 BUSY = 5
 AFTERWARDS = "A step after a commit to %s failed; it is tried again after the next one."
 
@@ -265,11 +265,7 @@ class Driver:
         execute(theirs, SqlText("SAVEPOINT shigoto"))
         try:
             direct = _direct(op)
-            value = (
-                None
-                if direct is None
-                else direct(lambda text, values: execute(theirs, SqlText(text, values)))
-            )
+            value = None if direct is None else direct(partial(_execute_on, theirs))
             if value is None:
                 value = drive(op.start(), lambda command: execute(theirs, command))
             if isinstance(theirs, BlockConnection) and op.rings is not None and op.rings(value):
@@ -451,9 +447,7 @@ class Driver:
                     log.warning(
                         "%s is locked by another's transaction; we have waited %.0f s", self.path, now - since
                     )
-                # The longer a lock is contended, the fewer try at once: a crowd of processes would spend more on trying
-                # than on what they want to write.
-                time.sleep(random.uniform(0.5, 1.0) * min(LONGEST_TRY, max(FIRST_TRY, (now - since) / 4)))
+                time.sleep(random.uniform(0.0002, 0.001))
 
     def _locked_for_too_long(self) -> StoreUnavailable:
         return StoreUnavailable(
@@ -473,6 +467,10 @@ def _merged(ops: list[Op[Any]], indexes: list[int]) -> list[tuple[Op[Any], list[
         (ops[those[0]] if len(those) == 1 else merged([ops[index] for index in those]), those)
         for those in same.values()
     ]
+
+
+def _execute_on(connection: sqlite3.Connection, text: str, values: Sequence[Any]) -> sqlite3.Cursor:
+    return execute(connection, SqlText(text, values))
 
 
 def _execute_read(connection: sqlite3.Connection, command: Command) -> sqlite3.Cursor:

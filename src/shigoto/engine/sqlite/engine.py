@@ -108,7 +108,7 @@ class SqliteEngine(SqlEngine):
     def listen(self) -> Doorbell:
         self._driver.prepare()
         doorbell.create(self._doorbell, self._path)
-        return doorbell.SqliteDoorbell(self._doorbell, self._wal, self._driver.connections.newest)
+        return doorbell.SqliteDoorbell(self._doorbell, self._wal, self._driver.connections.version)
 
     def close(self) -> None:
         self._driver.close()

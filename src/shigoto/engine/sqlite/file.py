@@ -474,8 +474,8 @@ class Connections:
             with self.lend(may_migrate=may_migrate):
                 pass
 
-    def newest(self) -> tuple[int, int] | None:
-        """What changes with every commit that has stored a job; None if that cannot be known just now.
+    def version(self) -> tuple[int, int] | None:
+        """What changes with every commit that this method has not seen yet; None if that cannot be known just now.
 
         Takes about 20 µs and never waits for a lock of the file, so that an event loop may ask.
         """
@@ -488,14 +488,12 @@ class Connections:
                         return None
                     # It must not create the file, should that vanish in this moment.
                     uri = f"{self._path.absolute().as_uri()}?mode=rw"
-                    self._watching = sqlite3.connect(
-                        uri, uri=True, timeout=0, check_same_thread=False, isolation_level=None
-                    )
-                    self._watches += 1  # another file may have stored as many
-                [number] = self._watching.execute("SELECT max(number) FROM shigoto_job").fetchone()
+                    self._watching = sqlite3.connect(uri, uri=True, timeout=0, check_same_thread=False)
+                    self._watches += 1  # the number below counts for one connection only
+                [version] = self._watching.execute("PRAGMA data_version").fetchone()
             except sqlite3.Error:
                 return None
-            return self._watches, number or 0
+            return self._watches, version
 
     def close(self) -> None:
         """Close all connections, those in use when they come back, and forget the file."""
