@@ -624,6 +624,55 @@ os._exit(0)
         assert await listener.wait(30)
         listener.close()
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="without inotify every change of the log rings")
+    async def test_a_commit_of_many_writes_wakes_a_listener_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A busy store writes a thousand times a second, and has many listeners."""
+        file, log = tmp_path / "bell", tmp_path / "log"
+        file.touch()
+        log.touch()
+        read, woken = doorbell._Inotify.read, 0
+
+        def count(self: doorbell._Inotify) -> tuple[bool, bool]:
+            nonlocal woken
+            woken += 1
+            return read(self)
+
+        monkeypatch.setattr(doorbell._Inotify, "read", count)
+        listener = doorbell.SqliteDoorbell(file, log, lambda: 1)
+        waiting = asyncio.create_task(listener.wait(2 * doorbell.LOOK_AGAIN[-1]))
+
+        for _ in range(50):
+            await asyncio.sleep(0)
+            with log.open("ab") as pages:
+                pages.write(b"a page")
+
+        assert not await waiting
+        assert 1 <= woken <= 2
+        listener.close()
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="without inotify every change of the log rings")
+    @pytest.mark.parametrize("missing", [False, True])
+    async def test_the_log_is_watched_again_after_each_round(self, tmp_path: Path, missing: bool) -> None:
+        file, log = tmp_path / "bell", tmp_path / "log"
+        file.touch()
+        log.touch()
+        commits = 0
+        listener = doorbell.SqliteDoorbell(file, log, lambda: commits)
+        for _ in range(3):
+            if missing:
+                log.unlink()
+                assert not await listener.wait(2 * doorbell.LOOK_AGAIN[-1])
+                log.touch()
+                assert not await listener.wait(0.01)
+            log.write_bytes(b"a page")
+            commits += 1
+
+            assert await listener.wait(30)
+            await asyncio.sleep(2 * doorbell.LOOK_AGAIN[-1])
+        listener.close()
+
     def test_every_commit_changes_the_version_of_the_store(self, engine: SqliteEngine, path: Path) -> None:
         engine.migrate()
         version = engine._driver.connections.version
