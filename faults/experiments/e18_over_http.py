@@ -98,7 +98,8 @@ class Watcher:
 
 def run(setting: Setting) -> Outcome:
     """One silence after the other."""
-    silence, rate, lease = setting.of((8.0, 30, 10), (40.0, 50, 30))
+    # Less than a lease: the server hears all the while that others are silent, and fences whoever is so for longer.
+    silence, rate, lease = setting.of((8.0, 30, 10), (28.0, 50, 30))
     reason, acts = why_not(), list[Act]()
     with Stage(setting, "outages") as stage, ExitStack() as around:
         elsewhere = None if reason else around.enter_context(Elsewhere())
