@@ -65,7 +65,7 @@ class WorkerStopped(Event, frozen=True):
 
 
 class JobsClaimed(Event, frozen=True):
-    """The worker has taken jobs, one at least, and is about to run them. Told once for each claim, and never logged."""
+    """The worker has taken jobs, one at least, and is about to run them. Told once for each claim."""
 
     leases: Sequence[Lease]
 

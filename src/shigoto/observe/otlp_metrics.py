@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import export
@@ -53,6 +53,12 @@ NAMES = {
 logger = logging.getLogger("shigoto.observe")
 
 
+class MetricsExporter(Protocol):
+    """Sends metrics; takes as long as it takes."""
+
+    def export(self, metrics_data: export.MetricsData, /) -> object: ...
+
+
 class OtlpMetrics:
     """Sends what meters have counted, and what a look at the store shows, until its process ends."""
 
@@ -60,7 +66,7 @@ class OtlpMetrics:
         self._counters = counters
         self._gauges = gauges
         self._resource = resource_of(settings)
-        self._exporter = OTLPMetricExporter(endpoint=endpoint_of(settings, "metrics"))
+        self._exporter: MetricsExporter = OTLPMetricExporter(endpoint=endpoint_of(settings, "metrics"))
         self._every = setting("OTEL_METRIC_EXPORT_INTERVAL", EVERY * 1000) / 1000
         self._since = time.time_ns()
         self._changed = threading.Condition()

@@ -23,8 +23,9 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import partial
 from inspect import iscoroutine
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -264,11 +265,7 @@ class Driver:
         execute(theirs, SqlText("SAVEPOINT shigoto"))
         try:
             direct = _direct(op)
-            value = (
-                None
-                if direct is None
-                else direct(lambda text, values: execute(theirs, SqlText(text, values)))
-            )
+            value = None if direct is None else direct(partial(_execute_on, theirs))
             if value is None:
                 value = drive(op.start(), lambda command: execute(theirs, command))
             if isinstance(theirs, BlockConnection) and op.rings is not None and op.rings(value):
@@ -470,6 +467,10 @@ def _merged(ops: list[Op[Any]], indexes: list[int]) -> list[tuple[Op[Any], list[
         (ops[those[0]] if len(those) == 1 else merged([ops[index] for index in those]), those)
         for those in same.values()
     ]
+
+
+def _execute_on(connection: sqlite3.Connection, text: str, values: Sequence[Any]) -> sqlite3.Cursor:
+    return execute(connection, SqlText(text, values))
 
 
 def _execute_read(connection: sqlite3.Connection, command: Command) -> sqlite3.Cursor:
