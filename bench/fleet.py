@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from bench.comparison import driver, machine
+from bench.comparison.command import separated
 from bench.comparison.contest import Contest, Ground, Wishes
 from bench.comparison.entries import Entry
 from devtools.environment import Problem
@@ -41,7 +42,6 @@ MOST_ARRIVALS = 6_000.0  # a second: one program cannot store more, one by one
 WORKS = (*DRAINS, "steady", *PARTS)
 PEERS = {"postgres": ("graphile-worker", "pgqueuer", "pg-boss"), "sqlite": ("litequeue",)}
 AT = {"graphile-worker": ("noop", "sleep10", "steady"), "pgqueuer": ("noop", "steady")}
-RUN_LIMIT = 300.0
 
 Runs = list[dict[str, Any]]
 
@@ -53,9 +53,9 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--engine", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--processes", type=_numbers, default=list(PROCESSES), metavar="1,2,8")
-    parser.add_argument("--work", type=_words, default=list(WORKS), metavar="A,B", help=", ".join(WORKS))
+    parser.add_argument("--work", type=separated, default=list(WORKS), metavar="A,B", help=", ".join(WORKS))
     parser.add_argument(
-        "--only", type=_words, default=[], metavar="NAME,NAME", help="contestants; all of the engine"
+        "--only", type=separated, default=[], metavar="NAME,NAME", help="contestants; all of the engine"
     )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="keep every single run there")
@@ -90,20 +90,8 @@ def _round(
                     continue
                 entry = _entry(contest, name, work, processes, before)
                 if entry is not None and entry.package not in ground.missing:
-                    answer = driver.run(
-                        ground,
-                        entry.module,
-                        [entry.command, str(entry.jobs), *entry.words],
-                        entry.env,
-                        RUN_LIMIT,
-                    )
-                    yield {
-                        "work": work,
-                        "name": f"{name} x {processes}",
-                        "who": name,
-                        "procs": processes,
-                        **answer,
-                    }
+                    told = {"work": work, "name": f"{name} x {processes}", "who": name, "procs": processes}
+                    yield told | driver.once(entry, ground)
 
 
 def _entry(contest: Contest, name: str, work: str, processes: int, before: Runs) -> Entry | None:
@@ -168,9 +156,5 @@ def _median(found: Runs, key: str) -> float | None:
     return median(values) if values else None
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _numbers(text: str) -> list[int]:
-    return [int(word) for word in _words(text)]
+    return [int(word) for word in separated(text)]

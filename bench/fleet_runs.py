@@ -7,7 +7,6 @@ that nothing is left.
 """
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -40,14 +39,14 @@ LOOK_EVERY = 0.002
 Store = Callable[[Iterable[int]], None]
 
 
-def fleet(runner: Runner, jobs: int, processes: int, *, warm: int = WARM_JOBS) -> Report:
+def fleet(runner: Runner, jobs: int, processes: int) -> Report:
     """Drain so many jobs that are stored at once."""
     runner.reset()
     with event_loop() as loop, working(runner, processes) as crowd:
         producer = runner.producer()
         one, many = loop.run(entered(producer))
         store = _storing(one, many, loop)
-        if not _warm(runner, store, loop, crowd, processes, warm):
+        if not _warm(runner, store, loop, crowd, processes, WARM_JOBS):
             return {"error": "not every process was ready in time", "log": crowd.log()}
         before, used, server = look(crowd.folder).began, usage_of(crowd.pids).cpu, server_cpu(runner)
         # The first job begins before the call returns that has stored them.
@@ -153,18 +152,15 @@ def _until_began(crowd: Crowd, jobs: int) -> int:
 async def _arrive(one: One, rate: float, seconds: float) -> float:
     """Make the calls when they are due, whether or not earlier ones have returned; gives how long all took."""
     is_async = iscoroutinefunction(one)
-    calls: set[asyncio.Task[Any]] = set()
+    calls: list[asyncio.Task[Any]] = []
     started = time.monotonic()
     for number in range(int(rate * seconds)):
         pause = started + number / rate - time.monotonic()
         if pause > 0:
             await asyncio.sleep(pause)
         if is_async:
-            call = asyncio.create_task(one(time.monotonic_ns()))
-            calls.add(call)
-            call.add_done_callback(calls.discard)
+            calls.append(asyncio.create_task(one(time.monotonic_ns())))
         else:
             one(time.monotonic_ns())
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(*calls)
+    await asyncio.gather(*calls)
     return time.monotonic() - started

@@ -50,9 +50,13 @@ def parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="one round of small sizes, without what takes long"
     )
     parser.add_argument("--rounds", type=int, help=f"{ROUNDS} unless said otherwise")
-    parser.add_argument("--work", metavar="A,B", type=_words, default=[], help=f"some workloads; {works}")
+    parser.add_argument("--work", metavar="A,B", type=separated, default=[], help=f"some workloads; {works}")
     parser.add_argument(
-        "--only", metavar="NAME,NAME", type=_words, default=[], help="contestants, by name or its first word"
+        "--only",
+        metavar="NAME,NAME",
+        type=separated,
+        default=[],
+        help="contestants, by name or its first word",
     )
     parser.add_argument("--scale", type=float, help="how much of each number of jobs, to try it out")
     parser.add_argument("--growth", type=int, help=f"jobs in the stores that have grown: {GROWTH:,}")
@@ -166,5 +170,6 @@ def shown(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-def _words(text: str) -> list[str]:
+def separated(text: str) -> list[str]:
+    """The words between commas."""
     return [word.strip() for word in text.split(",") if word.strip()]

@@ -34,7 +34,7 @@ GIB = 1 << 30
 # What decides about durability is as PostgreSQL ships; room for shared memory and the log is as somebody has it who
 # runs one on purpose, and the same for everybody.
 SETTINGS: Mapping[str, str | int] = {
-    "max_connections": 600,
+    "max_connections": 600,  # 64 worker processes, each with several
     "max_wal_size": "8GB",
     "min_wal_size": "2GB",
     "checkpoint_timeout": "15min",

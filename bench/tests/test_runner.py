@@ -90,6 +90,20 @@ def test_latency_is_measured_from_the_call(run: Any) -> None:
     assert 0 < answer["p50_ms"] <= answer["p99_ms"] <= answer["max_ms"]
 
 
+def test_a_fleet_drains_what_is_stored_once_all_of_it_is_ready(run: Any) -> None:
+    answer = run("fleet", "300", "--procs", "2")
+
+    assert (answer["n"], answer["hits"], answer["left"], answer["procs"]) == (300, 300, 0, 2)
+    assert answer["jobs_per_s"] > 0
+
+
+def test_each_job_that_arrives_at_a_fleet_is_timed(run: Any) -> None:
+    answer = run("arrivals", "100", "--procs", "2", RATE="200", CALLS="async")
+
+    assert answer["n"] == 100
+    assert 0 < answer["p50_ms"] <= answer["p99_ms"] <= answer["max_ms"]
+
+
 def test_a_latency_of_some_of_the_jobs_is_an_error(tmp_path: Path) -> None:
     class Lazy(Runner):
         name = "lazy"
