@@ -98,7 +98,7 @@ class Watcher:
 
 def run(setting: Setting) -> Outcome:
     """One silence after the other."""
-    # Less than a lease: the server hears all the while that others are silent, and fences whoever is so for longer.
+    # Less than a lease: the server goes on looking, and fences a worker that is silent for longer.
     silence, rate, lease = setting.of((8.0, 30, 10), (28.0, 50, 30))
     reason, acts = why_not(), list[Act]()
     with Stage(setting, "outages") as stage, ExitStack() as around:

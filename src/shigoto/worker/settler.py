@@ -329,8 +329,7 @@ class Settler:
                     bus.publish(event_of(name, lease, settlement, seconds, fates.get(lease.number)))
             elif tell_completed:
                 completed.append(ended)
-        if locked:
-            self._set_aside(locked)
+        self._set_aside(locked)
         bus.publish_all(completions(name, completed))
         self._flushed(delays)
 

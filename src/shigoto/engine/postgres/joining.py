@@ -1,10 +1,10 @@
 """Operations inside callers' own transactions, whatever driver or library their connections are of.
 
-We never begin, commit or roll back there, and change no setting (rules A26). An enqueue, and an op of more than one
+They never begin, commit or roll back there, and change no setting (rules A26). An enqueue, and an op of more than one
 command, has a savepoint, so that it is all or nothing, and an error of it leaves the caller's transaction usable. Any
 other op of a single command has none: it would be three commands then, and what can go wrong with it is what can go
-wrong with any statement of the caller's own. Serialization failures are the caller's to see, and so is whatever else
-their driver raises.
+wrong with any statement of the caller's own. Serialization failures and all other
+errors of the driver reach the caller.
 
 psycopg and asyncpg understand `$1`; for psycopg2 it is rewritten. Rows are tuples, whatever row factories and loaders
 the caller has set, and arrays go as lists, which every driver has its own way to encode. Only psycopg is ours: the

@@ -89,7 +89,7 @@ class _Connections(Generic[C]):
 
     @contextmanager
     def _in_line(self, urgent: bool, wake: Callable[[], None]) -> Generator[_Place[C]]:
-        """Stand in line for as long as the block waits. Raises StoreUnavailable if it ends with a TimeoutError."""
+        """Stand in line for as long as the block waits. Raises StoreUnavailable if the block raises TimeoutError."""
         place: _Place[C] = _Place(urgent, wake)
         with self._guard:
             # At the end of the line, or of those who are urgent too.
